@@ -261,8 +261,8 @@ void Agent::job_over(int exit_code) {
   if (exit_code == 0) {  // of what runs still the job needs nothing
     const Duration grace = to_duration(plan_.options.grace_seconds);
     for (const auto& rank : ranks_) {
-      if (rank->running() && rank->removed()) {  // it had time to go
-        signals_due_.emplace(time_now(), std::pair(rank->member(), SIGTERM));
+      if (rank->running() && rank->removed()) {  // it goes by itself, if it does so soon
+        signals_due_.emplace(time_now() + grace / 2, std::pair(rank->member(), SIGTERM));
         signals_due_.emplace(time_now() + grace, std::pair(rank->member(), SIGKILL));
       }
       stop_member(rank->member(), "the job has ended");
@@ -338,10 +338,11 @@ void Agent::look_for_late_ranks() {
   constexpr size_t kMostTold = 4;
   for (size_t i = 0; i < std::min(late.size(), kMostTold); ++i) {
     const std::string pid = std::to_string(late[i]->pid());
-    say("rank " + std::to_string(late[i]->place().rank) + " (pid " + pid +
-        ") has not called init, and others have waited " +
-        std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: " +
-        process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid);
+    std::string text = "rank " + std::to_string(late[i]->place().rank) + " (pid " + pid;
+    text += ") has not called init, and others have waited " +
+            std::to_string(static_cast<int>(plan_.init_patience)) + " s for it: ";
+    text += process_activity(late[i]->pid()).text + "; its stack: py-spy dump --pid " + pid;
+    say(text);
   }
   if (late.size() > kMostTold)
     say("nor have " + std::to_string(late.size() - kMostTold) + " other ranks");

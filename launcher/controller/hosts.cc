@@ -68,14 +68,15 @@ void JobController::begin_round_if_due() {
 
 // Hosts whose ranks run open a port again before they are tried.
 void JobController::begin_round(std::vector<int> newcomers) {
-  round_.emplace();
+  round_ = Round{};
   round_->number = ++last_round_number_;
   round_->newcomers = std::move(newcomers);
   round_->awaited.insert(round_->newcomers.begin(), round_->newcomers.end());
-  std::erase_if(tries_, [&](const ReachTry& one) {  // of those that are gone
-    return hosts_[static_cast<size_t>(one.from)].over() ||
-           hosts_[static_cast<size_t>(one.to)].over();
-  });
+  const auto is_past = [&](int host) {  // it is gone, or tried anew
+    return hosts_[static_cast<size_t>(host)].over() ||
+           std::ranges::count(round_->newcomers, host) != 0;
+  };
+  std::erase_if(tries_, [&](const ReachTry& one) { return is_past(one.from) || is_past(one.to); });
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (hosts_[host].state != State::kRunning) continue;
     round_->opening.insert(static_cast<int>(host));
@@ -103,7 +104,8 @@ std::vector<int> JobController::in_round() const {
 void JobController::send_probe(int me, const std::vector<int>& targets) {
   control::ControllerMessage message;
   auto* task = message.mutable_probe_task();
-  task->set_job_key(std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end()));
+  task->set_job_key(
+      std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end()));
   task->set_job_id(job_id_);
   task->set_host_index(me);
   task->set_hosts(static_cast<int>(hosts_.size()));
@@ -126,7 +128,8 @@ void JobController::leave_round(int host) {
   const bool was_opening = round_->opening.erase(host) != 0;
   const bool was_awaited = round_->awaited.erase(host) != 0;
   if (round_->newcomers.empty() || (was_awaited && round_->awaited.empty())) return end_round();
-  if (was_opening && round_->opening.empty()) probe();
+  // While it was waited for the others may have tried newcomers in vain, who do not answer before.
+  if (was_opening) begin_round(std::vector<int>(round_->newcomers));
 }
 
 void JobController::end_round() {
@@ -202,7 +205,8 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   JobHost& host = hosts_[static_cast<size_t>(number)];
   JobText job;
   job.job_id = job_id_;
-  job.key = std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end());
+  job.key =
+      std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end());
   job.address = host.address;
   job.folder = plan_.folder;
   job.bind = plan_.options.bind;

@@ -184,7 +184,11 @@ std::vector<HostStatus> JobController::host_states() const {
       case State::kAwaited: one.state = "waiting"; break;
       case State::kHere:
       case State::kProbed: one.state = "starting"; break;
-      case State::kRunning: one.state = host.suspect ? "suspect" : "running"; break;
+      case State::kRunning:
+        one.state = host.suspect                    ? "suspect"
+                    : barred_.contains(host.name()) ? "leaving"
+                                                    : "running";
+        break;
       case State::kFinished: one.state = "finished"; break;
       case State::kLost: one.state = "lost"; break;
     }
@@ -221,11 +225,11 @@ Status JobController::start_agents() {
   if (!plan_.options.token_file.empty()) return write_token_file(tickets_.front());
   if (plan_.use_srun) {
     std::vector<std::string> names;
+    names.reserve(hosts_.size());
     for (const JobHost& host : hosts_) names.push_back(host.name());
-    RUEDA_ASSIGN_OR_RETURN(auto starter,
-                           Starter::start(name_hosts(names), srun_command(names, own_program()),
-                                          plan_.own_environment, tickets_.front(),
-                                          has_successor()));
+    RUEDA_ASSIGN_OR_RETURN(
+        auto starter, Starter::start(name_hosts(names), srun_command(names, own_program()),
+                                     plan_.own_environment, tickets_.front(), has_successor()));
     starters_[0] = std::move(starter);
     return {};
   }

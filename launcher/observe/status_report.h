@@ -12,7 +12,7 @@
 namespace rueda::launcher {
 
 struct HostStatus {
-  std::string name, state;  // "running", "suspect", "lost", ...
+  std::string name, state;  // "running", "suspect", "leaving", "lost", ...
   int64_t silent_ms = 0;    // since its agent was last heard
   std::vector<Rank> ranks;
 };

@@ -135,8 +135,8 @@ class Hogs:
 
 
 def kills(ruedarun, count, hogs=0, spares=0, ranks=4, megabytes=100):
-    """([until the survivors' next step is done], [until all ranks have made one together], a usual step): at most 12, as the rank of a
-    slot is replaced three times. Victims in turn, rank 0 first."""
+    """([until the survivors' next step is done], [until all ranks have made one together], a usual step, an import while all train): at
+    most 12, as the rank of a slot is replaced three times. Victims in turn, rank 0 first."""
     healed, whole = [], []
     with contextlib.ExitStack() as stack:
         busy = stack.enter_context(Hogs(hogs))
@@ -159,8 +159,16 @@ def kills(ruedarun, count, hogs=0, spares=0, ranks=4, megabytes=100):
             both = job.await_("all train again", lambda killed=killed: job.together(ranks, killed + 0.05))
             whole.append(max(did.at for did in both) - killed)
         usual = median_gap(job)
+        imports = min(import_seconds() for _ in range(2))
         job.finish()
-    return healed, whole, usual
+    return healed, whole, usual, imports
+
+
+def import_seconds():
+    """Of Python with rueda.torch and torch, beside whatever runs."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import rueda.torch"], check=True)
+    return time.monotonic() - began
 
 
 def controllers(ruedarun, count):

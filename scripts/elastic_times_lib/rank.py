@@ -3,7 +3,7 @@
     rank.py FOLDER MEGABYTES [steps N] [pause SECONDS] [trained MEGABYTES]
 
 ``did STEP SIZE SECONDS RANK EPOCH`` when its commit of this step has returned, by CLOCK_MONOTONIC; ``sync SECONDS TOOK`` when it has the
-state; ``steady SECONDS MESSAGES`` in the end, where N is given: the median of its steps and what control messages they
+state, without the save of it; ``steady SECONDS MESSAGES`` in the end, where N is given: the median of its steps and what control messages they
 took. Else it trains until FOLDER/enough is there. It is also run in jobs that are not elastic.
 """
 
@@ -35,7 +35,7 @@ class Model(torch.nn.Module):
         super().__init__()
         trained = int(TRAINED * (1 << 20) / 4)
         self.trained = torch.nn.Parameter(torch.zeros(trained))
-        self.register_buffer("kept", torch.zeros(max(0, (MEGABYTES << 18) - trained)))
+        self.register_buffer("kept", torch.full((max(0, (MEGABYTES << 18) - trained),), float(os.getpid())))  # a newcomer lacks all of it
 
     def forward(self, x):
         return (self.trained * x).sum()
@@ -45,7 +45,11 @@ class State(hvd.elastic.TorchState):
     def sync(self):
         begin = time.monotonic()
         super().sync()
-        say("sync", time.monotonic(), time.monotonic() - begin)
+        say("sync", self.synced, self.synced - begin)
+
+    def save(self):
+        self.synced = time.monotonic()
+        super().save()
 
 
 def main():

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <string>
 
 #include "tests/launcher/elastic_jobs.h"
@@ -136,6 +137,59 @@ TEST_CASE(
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "host bad is not used"));
   CHECK(has(job.err(), "host worse is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that is lost before it has opened a port holds up no newcomer") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "2", "--min-np", "1", "--host-discovery-script", folder.file("discover"),
+                   "--silence-timeout", "3.5"},
+                  {"2+/2:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
+  kill(agent, SIGSTOP);
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  // Until then the other host has tried the newcomer in vain: it answers when all have ports.
+  REQUIRE(job.wait_for_output("is lost: no sign of life for 3.5 s"));
+  kill(agent, SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "rank 1 of 2, member 2 on three"));
+  CHECK_FALSE(has(job.err(), "host three is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("an agent that comes when its host is wanted no more is sent away") {
+  const HostsFolder folder;
+  // Agents of "late" and "other" come when the test says so, the first though its start was ended.
+  folder.write("there", "#!/bin/sh\ncd " + folder.file("") +
+                            "\nhost=$1; shift\n"
+                            "until_there() { while [ ! -e $1 ]; do sleep 0.02; done; }\n"
+                            "if [ $host = late ]; then\n"
+                            "  cat > ticket\n"
+                            "  (until_there late-go; \"$@\" < ticket; echo $? > late-ended) &\n"
+                            "  wait\n"
+                            "fi\n"
+                            "[ $host = other ] && until_there other-go\n"
+                            "exec \"$@\"\n");
+  folder.hosts_are("one:1\nlate:1\nother:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"3+/3:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\nother:1\nthree:1\n");
+  REQUIRE(job.wait_for_output("epoch 2: rank 1 of 2, member 1 on three"));
+  folder.write("late-go", "");
+  CHECK(eventually([&] { return std::filesystem::exists(folder.file("late-ended")); }));
+  folder.write("other-go", "");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 3: rank 2 of 3, member 2 on other"));
+  CHECK_FALSE(has(job.err(), "host late is here"));
   CHECK(job.wait_until_gone());
 }
 

@@ -118,10 +118,9 @@ TEST_CASE("two controllers killed one after the other, before the second has tak
 
 TEST_CASE("a host that is lost while there is no controller is lost to the next") {
   const HostsFolder folder;
-  Job job(command(folder,
-                  {"-np", "3", "-H", "one:1,two:1,three:1", "--min-np", "1", "--silence-timeout",
-                   "1"},
-                  {"2/2:*=end"}));
+  Job job(command(
+      folder, {"-np", "3", "-H", "one:1,two:1,three:1", "--min-np", "1", "--silence-timeout", "1"},
+      {"2/2:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   kill(job.pid(), SIGSTOP);  // so that nobody takes over before
   kill_controller(job);
@@ -165,8 +164,9 @@ TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
     kill(job.pid(), SIGCONT);
     CHECK(job.wait() == 70);
     INFO(job.out() << job.err());
-    CHECK(has(job.err(), "too few hosts have come back to the new controller within 1 s "
-                         "(--driver-timeout): 0 of 2"));
+    CHECK(has(job.err(),
+              "too few hosts have come back to the new controller within 1 s "
+              "(--driver-timeout): 0 of 2"));
   }
   SECTION("also when nobody is left who would start one") {
     const pid_t controller = controller_of(job);
@@ -180,8 +180,8 @@ TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
 
 TEST_CASE("with --driver-timeout 0 a job ends with its controller") {
   const HostsFolder folder;
-  Job job(command(
-      folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "0"}, {}));
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "0"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill_controller(job);
   CHECK(job.wait() == 128 + SIGKILL);

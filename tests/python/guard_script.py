@@ -2,7 +2,7 @@
 
     guard_script.py FOLDER STEPS COMMIT_EVERY SIZE [MEMBER:PHASE:STEP ...]
 
-It ends after STEPS steps, once SIZE ranks (0: any) have made one together.
+With GUARD_REPLICA, a number of ranks, op is Average, and sums are told four times over. It ends after STEPS steps, once SIZE ranks (0: any) have made one together.
 PHASE: ``backward``, ``hook`` (within backward), ``step``, ``vote`` and ``voted`` (of a step), ``applied``, ``commit``, ``next``
 (the next step's beginning); ``healed`` and ``met``, where STEP is the number of the epoch that is entered. What a rank has acknowledged goes line by
 line into FOLDER/<member>: ``did STEP CONTRIBUTORS SUMS DIGEST``; it is told when a commit has come back.
@@ -34,9 +34,12 @@ def say(*words):
 
 hvd.init()
 model, optimizer = made()
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
+replica = int(os.environ.get("GUARD_REPLICA", "0")) or None
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters(), op=hvd.Average if replica else hvd.Sum
+)
 state = hvd.elastic.TorchState(model, optimizer, step=0, size=0)
-assert hvd.elastic.guard(optimizer, state) is optimizer
+assert hvd.elastic.guard(optimizer, state, replica) is optimizer
 
 vote, meet = runtime.commit_vote, _points.meet
 phase = ["", "vote", "voted"]
@@ -85,7 +88,7 @@ def train(state):
         optimizer.step()
         die_at("applied", step)
         state.step, state.size = step + 1, optimizer.contributors
-        sums = ",".join(str(int(each)) for each in -model.sums.detach())
+        sums = ",".join(str(int(each * (4 if replica else 1))) for each in -model.sums.detach())
         told.append(("did", step, optimizer.contributors, sums, model.digest()))
         if state.step % every == 0:
             die_at("commit", step)

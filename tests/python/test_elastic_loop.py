@@ -42,7 +42,7 @@ class Logged(State):
         self.log, self.errors = log, []
 
     def __getattribute__(self, name):
-        if name in ("save", "restore", "reset"):
+        if name in ("save", "restore", "reset", "prepare"):
             return lambda: self.log.append(name)
         return super().__getattribute__(name)
 
@@ -104,7 +104,7 @@ def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
 def test_a_loss_within_sync_is_healed_and_a_newcomer_holds_nothing_before_one(monkeypatch):
     log = play(monkeypatch, ["done"], FRESH, SYNC, RESTORE, provisional=True, errors=[HorovodInternalError()])
     enters = [("enter", _loop.READY, False), ("enter", _loop.EPOCH_ENDED, False)]
-    assert log == [enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
+    assert log == ["prepare", enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
 
 
 def test_a_job_that_is_not_elastic_runs_once(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import rueda as hvd
 import torch
 from expect import raises, same
-from rueda.elastic import _transfer
+from rueda.elastic import _reading, _transfer
 from rueda.torch.elastic._sharing import share_tensors
 from worlds import ranks
 
@@ -79,6 +79,69 @@ def test_a_piece_that_has_changed_on_the_way_is_fetched_again():
     for mine, right in zip(arrays, content(0)):
         same(mine, right)
     assert (moved.wrong > 2) == lacks and moved.pieces == (pieces() + moved.wrong if lacks else 0)
+
+
+class Memory:
+    """What is read from other ranks' memory, which may be refused or changed."""
+
+    def __init__(self, patch, spoil=None):
+        self.reads, self.spoil, self.copy = 0, spoil, _reading._copy
+        patch.setattr(_reading, "_copy", self)
+
+    def __call__(self, pid, remote, parts):
+        self.reads += 1
+        if self.spoil == "refused":
+            return False
+        done = self.copy(pid, remote, parts)
+        if self.spoil == "torn" and self.reads % 3 == 0:
+            parts[-1][-1] ^= 1
+        if self.spoil == "another process":
+            parts[0][:1] ^= 1  # the cookie
+        return done
+
+
+@ranks(2, 3)
+def test_a_newcomer_reads_what_others_of_its_host_hold():
+    newcomer = hvd.size() - 1
+    for spoil in None, "torn", "refused", "another process":
+        with pytest.MonkeyPatch.context() as patch:
+            wire, memory = Wire(patch), Memory(patch, spoil)
+            arrays = content(9 if hvd.rank() == newcomer else 0)
+            moved = _transfer.share(arrays, "state", holders=range(newcomer))
+        for mine, right in zip(arrays, content(0)):
+            same(mine, right)
+        is_read = spoil in (None, "torn")
+        if hvd.rank() == newcomer:
+            assert moved.pieces == pieces() + moved.wrong and (moved.wrong > 1) == (spoil == "torn"), (spoil, moved)
+            assert memory.reads == (newcomer + pieces() if is_read else newcomer), (spoil, memory.reads)
+        else:
+            assert moved == (0, 0) and memory.reads == 0
+            assert (wire.sent > 0) == (spoil is not None), (spoil, wire.sent)
+
+
+@ranks(2)
+def test_a_large_state_is_read_by_several_threads():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_transfer, "_processors", lambda: 4)
+        patch.setattr(_reading, "MOST", 3)
+        wire = Wire(patch)
+        arrays = [np.full(size, 1 + hvd.rank(), np.uint8) for size in [100, 3] * 2000]
+        _transfer.share(arrays, "state", holders=[0])
+    assert all((array == 1).all() for array in arrays) and wire.sent == 0
+
+
+@ranks(2)
+def test_what_is_offered_may_be_a_copy_and_is_not_believed_to_be_one():
+    lacks = hvd.rank() == 1
+    for is_copy in True, False:
+        with pytest.MonkeyPatch.context() as patch:
+            wire = Wire(patch)
+            arrays, offered = content(9 if lacks else 0), content(0 if is_copy else 5)
+            moved = _transfer.share(arrays, "state", holders=[0], offered=offered)
+        for mine, right in zip(arrays, content(0)):
+            same(mine, right)
+        assert (wire.sent > 0) == (not lacks and not is_copy)
+        assert (moved.wrong > 0) == (lacks and not is_copy)
 
 
 @ranks(2)

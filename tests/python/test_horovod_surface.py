@@ -126,6 +126,8 @@ def test_elastic_is_one_module_under_both_names():
     assert elastic.TorchState is state.TorchState is load("rueda.torch").elastic.TorchState
     assert elastic.ElasticSampler is load("horovod.torch.elastic.sampler").ElasticSampler
     assert state.get_handler_registry()[0][1] is state.ModelStateHandler
+    ours = load("rueda.torch").elastic
+    assert all(getattr(elastic, name) is getattr(ours, name) for name in ours.__all__)
 
 
 def test_outside_of_a_job_the_errors_are_horovods():

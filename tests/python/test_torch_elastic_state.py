@@ -1,6 +1,7 @@
 """What `rueda.torch.elastic` keeps of models, optimizers and samplers: one process, ranks played where they matter."""
 
 import copy
+import resource
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import rueda.torch as hvd  # noqa: E402
 from rueda import _runtime  # noqa: E402
+from rueda.torch import _large_pages  # noqa: E402
 from rueda.torch.elastic import ElasticSampler, TorchState, _copies  # noqa: E402
 from rueda.torch.elastic import sampler as sampler_module  # noqa: E402
 from rueda.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry  # noqa: E402
@@ -101,6 +103,62 @@ def test_what_only_steps_change_is_copied_late_after_a_time_and_buffers_never():
     assert seen[:3] == [0, 0, 0] and seen[-1] == parameters + 3 * parameters
 
 
+def test_what_is_copied_late_leaves_the_processors_to_the_vote(monkeypatch):
+    begun = []
+    monkeypatch.setattr(_copies._copier, "do", lambda task: (begun.append(task), task()))
+    state = made()
+    for _ in range(_copies.PROBATION + 1):
+        state.commit()
+        train(state)
+    at_vote = []
+    monkeypatch.setattr(state, "check_host_updates", lambda: at_vote.append(len(begun)))
+    before = len(begun)
+    state.commit()
+    assert late(state) and at_vote == [before] and len(begun) == before + 2  # the model's and the optimizer's
+    expected = contents(state)
+    train(state)
+    state.restore()
+    assert same(contents(state), expected)
+
+
+def test_copies_of_what_has_not_changed_since_may_be_read_by_others():
+    state = made()
+    copies = state._handlers["model"].copies
+    assert not any(each is None for each in copies.of(state.model.state_dict().values()))
+    train(state)
+    assert copies.of([torch.zeros(3), state.model[0].weight.detach()]) == [None, None]
+    state.save()
+    copies = state._handlers["model"].copies
+    copies.hold()
+    (copied,) = copies.of([state.model[0].weight.detach()])
+    assert torch.equal(copied, state.model[0].weight) and copied.data_ptr() != state.model[0].weight.data_ptr()
+
+
+def faults(run):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    run()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_a_newcomer_has_its_memory_before_others_wait_for_it(monkeypatch):
+    monkeypatch.setattr(_large_pages, "_LEAST", 1 << 60)  # as where the system has none
+    pages = (32 << 20) // resource.getpagesize()
+    model = torch.nn.Linear(1 << 12, 1 << 11, bias=False)
+    state = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state.prepare()
+    assert faults(state.save) < pages / 8
+    assert faults(state.save) < pages / 8
+    unprepared = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert faults(unprepared.save) > pages / 8
+
+
+def test_large_pages_hold_tensors_of_all_kinds():
+    large = torch.rand(3, 1 << 19, 2)
+    for tensor in large, large.transpose(0, 2), large[:, ::2], large.double(), large.bool(), torch.rand(7), torch.empty(0, 4):
+        copy_, usual = _large_pages.clone(tensor), tensor.clone()
+        assert torch.equal(copy_, tensor) and copy_.stride() == usual.stride() and copy_.dtype == tensor.dtype
+
+
 def test_sparse_state_is_saved_and_comes_back():
     layer = torch.nn.Embedding(10, 4, sparse=True)
     state = TorchState(layer, torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9))
@@ -183,7 +241,7 @@ def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monk
         state.commit()
     kept = contents(state)
 
-    def overwritten(tensors, what):
+    def overwritten(tensors, what, copies_of):
         for _, tensor in tensors:
             tensor.zero_()
         raise hvd.HorovodInternalError("a rank was lost")

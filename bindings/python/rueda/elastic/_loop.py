@@ -62,6 +62,7 @@ def _run(func, reset, state, args, kwargs):
     holds = not epoch.provisional and epoch.number > 1 and epoch.branch != FRESH
     if epoch.provisional:
         holds = state.load_checkpoint(alone=True)  # asked for if nobody is left who has trained
+        state.prepare()
         enter(READY, holds, state)
     changed, has_met = epoch.provisional, False
     while True:

@@ -43,6 +43,8 @@ class Points:
     def begin(self, state):
         """A function begins on all ranks."""
         self.state, self.passed = state, 0
+        if state._replicas is not None:
+            state._replicas.begin()
 
     def end(self):
         self.state = None
@@ -90,6 +92,8 @@ class Points:
                 enter(EPOCH_ENDED, True, self.state)
             finally:
                 self.is_healing = False
+            if self.state._replicas is not None and not self.state._replicas.follow():
+                self.spoil()
             try:
                 newest = meet(LEFT if self._is_spoilt else self.passed)
                 if newest != LEFT:  # all go on in their functions

@@ -44,6 +44,7 @@ class State:
     _alone = 0  # of them, those by `save` since all ranks had the same number: they need not have made them together
     _is_saving = False
     is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
+    _replicas = None  # of one that is guarded: `Replicas`
     _word = 0  # the newest announcement that any rank had seen, in the newest vote
     _healed_at = None  # the ranks have changed, and the function went on: a check behind this point interrupts it
 
@@ -145,7 +146,8 @@ class State:
 
         ``point``: the number that the ranks who are furthest have passed. The commit behind that is the next on all.
         """
-        self._healed_at = point if self.depends_on_ranks() else None
+        is_due = self.depends_on_ranks() or (self._replicas is not None and self._replicas.would_gain())
+        self._healed_at = point if is_due else None
 
     def depends_on_ranks(self):
         """Whether `on_reset` does anything; the same on all ranks."""
@@ -164,6 +166,9 @@ class State:
         counts as saved.
         """
         return False
+
+    def prepare(self):
+        """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
 
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""

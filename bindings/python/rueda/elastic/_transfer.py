@@ -4,12 +4,17 @@
     each      which of mine are other ones? ─────┴──gather──> who holds what, known to all
     a holder  ──piece──> who lacks it: digest right? else from another holder, TRIES times in all
 
+A newcomer on a host with ranks that hold the state does not wait for that: it reads theirs while they compute digests
+(`_reading`), and computes its own from what it has read.
+
 Where more ranks lack something than hold all of it (the first start of a job), all of it is broadcast, and
 checked likewise. Digests are of 128 bits (XXH3): they find what chance changes.
 """
 
 import collections
+import concurrent.futures
 import ctypes
+import os
 
 from rueda import _ffi
 from rueda._array_collectives import allgather, broadcast, broadcast_async, recv_async, send_async
@@ -18,9 +23,11 @@ from rueda._objects import allgather_object
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
+from rueda.elastic._reading import Offer, Source
 
 PIECE = 4 << 20  # bytes
 WINDOW = 8  # pieces that a rank has under way
+READERS = 4  # threads of a newcomer, as far as there are processors
 TRIES = 3
 TAG = 0x5354  # of the messages between ranks
 
@@ -28,7 +35,7 @@ Moved = collections.namedtuple("Moved", "pieces wrong")
 Moved.__doc__ = "How many pieces have come to this rank, and how many of them had to come again."
 
 
-def share(arrays, what, names=()):
+def share(arrays, what, names=(), holders=None, offered=None):
     """Fills ``arrays`` with what rank 0 has in its own. All ranks call it; returns `Moved`.
 
     Parameters
@@ -39,6 +46,10 @@ def share(arrays, what, names=()):
         What they are, for messages.
     names : iterable of str
         Theirs; the same on all ranks.
+    holders : list of int, optional
+        Ranks that probably hold what rank 0 does, while others probably do not; by default the epoch says it.
+    offered : list of numpy.ndarray, optional
+        What others may read instead: copies of ``arrays``. If one is none, its pieces come by messages.
 
     Raises
     ------
@@ -48,10 +59,11 @@ def share(arrays, what, names=()):
         A rank was lost; or a piece came wrong `TRIES` times. What a rank holds in ``arrays`` is then of no use.
     """
     pieces = _cut([array.size for array in arrays])
-    _require_same([array.size for array in arrays], what, list(names))
+    offer = Offer(arrays if offered is None else offered)
+    places = _meet([array.size for array in arrays], what, list(names), offer)
     if basics.size() == 1 or not pieces:
         return Moved(0, 0)
-    return _Exchange(arrays, pieces, what).run()
+    return _Exchange(arrays, pieces, what, _sources(places, _holders() if holders is None else holders)).run()
 
 
 def _cut(sizes):
@@ -70,14 +82,40 @@ def _cut(sizes):
     return pieces
 
 
-def _require_same(sizes, what, names):
+def _meet(sizes, what, names, offer):
+    """Of each rank (its host, the words of its offer), when all have the same."""
     mine = len(sizes), sum(sizes), digest_of([np.frombuffer(repr((sizes, names)).encode(), np.uint8)]).tobytes()
-    for rank, other in enumerate(allgather_object(mine)):
+    all_ranks = allgather_object((mine, (basics.cross_rank(), offer.words)))
+    for rank, (other, _) in enumerate(all_ranks):
         if other != mine:
             raise ValueError(
                 f"the {what} of rank {rank} ({other[0]} tensors, {other[1]:,} bytes) differs in names or sizes from "
                 f"that of rank {basics.rank()} ({len(sizes)} tensors, {sum(sizes):,} bytes): build the same on all ranks"
             )
+
+
+    return [place for _, place in all_ranks]
+
+
+def _holders():
+    """Ranks that hold the newest commit of a job that goes on."""
+    epoch = runtime.epoch
+    if epoch is None or not epoch.elastic:
+        return []
+    return [rank for rank, holds in enumerate(epoch.has_target) if holds]
+
+
+def _sources(places, holders):
+    """Those of this host, for a rank that is none of the holders."""
+    mine = basics.rank()
+    if mine in holders:
+        return []
+    found = [Source(places[rank][1]) for rank in holders if places[rank][0] == places[mine][0]]
+    return [source for source in found if source.is_there]
+
+
+def _processors():
+    return len(os.sched_getaffinity(0))
 
 
 def digest_of(parts):
@@ -92,13 +130,29 @@ def digest_of(parts):
 class _Exchange:
     """One `share`: what this rank has, what all ranks have, and what is under way."""
 
-    def __init__(self, arrays, pieces, what):
-        self.arrays, self.pieces, self.what = arrays, pieces, what
+    def __init__(self, arrays, pieces, what, sources):
+        self.arrays, self.pieces, self.what, self.sources = arrays, pieces, what, sources
         self.rank, self.size = basics.rank(), basics.size()
         self.wrong = self.come = 0
-        mine = np.stack([digest_of(self.parts(k)) for k in range(len(pieces))])
+        mine = self.digests()
         self.right = broadcast(mine, 0)
         self.held = np.all(mine == self.right, axis=1)  # of each piece, whether this rank has it
+        if sources:
+            self.come, self.wrong = len(pieces), int((~self.held).sum())
+
+    def digests(self):
+        """Of its pieces as this rank has them, when it has read what it can read."""
+        threads = min(READERS, _processors()) if self.sources else _processors() // basics.local_size()
+        if threads < 2 or len(self.pieces) < 2 * threads:
+            return np.stack([self.first_look(k) for k in range(len(self.pieces))])
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return np.stack(list(pool.map(self.first_look, range(len(self.pieces)))))
+
+    def first_look(self, piece):
+        parts = self.parts(piece)
+        if self.sources:  # where it fails the digest is a wrong one
+            self.sources[piece % len(self.sources)].read(self.pieces[piece], parts)
+        return digest_of(parts)
 
     def run(self):
         holds = self.known_to_all()

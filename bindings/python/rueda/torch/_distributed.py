@@ -103,13 +103,15 @@ class _Distributed:
         """Whether a step that was broken off can be made again with other ranks."""
         return self._is_guarded or (self._sends_gradients and _guarded.tolerant(self._reduce_policy) is not None)
 
-    def _guard(self):
-        """From now on it is, while a function of `rueda.elastic.run` trains."""
+    def _guard(self, replicas):
+        """From now on it is, while a function of `rueda.elastic.run` trains. ``replicas``: whose gradients count."""
         if self._is_guarded:
+            self._reduce_policy.use(replicas)
             return
         if self._this_step.pending:
             raise RuntimeError("guard() is called before backward, not between it and step()")
         self._reduce_policy, self._is_guarded = _guarded.tolerant(self._reduce_policy), True
+        self._reduce_policy.use(replicas)
         self.contributors = self._reduce_settings.process_set.size()
         for p, gradient in self._gradient_of.items():
             gradient.policy, gradient.in_place = self._reduce_policy, None
@@ -298,7 +300,7 @@ class _Distributed:
             self._start_missing(step, at_rest)
             pending = step.pending
             if vote is not None:
-                self.contributors = _guarded.results(pending, self._reduce_settings.process_set)
+                self.contributors = _guarded.results(pending, self._reduce_policy.replicas)
                 vote()
             touched = self._end_reductions(pending)
         except BaseException as error:

@@ -8,10 +8,12 @@ import sys
 
 import torch
 
+from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
 from rueda.torch import _async
-from rueda.torch._policies import Dense, DenseOrSparse, Policy, dense, write_gradient
+from rueda.torch._policies import Dense, DenseOrSparse, Policy, Sparse, dense, write_gradient
 from rueda.torch._reduction import Reduction
+from rueda.torch._sparse import coo_tensor, sparse_allreduce_async
 from rueda.torch._tensors import is_plain
 
 
@@ -22,6 +24,13 @@ class Tolerant(Policy):
         super().__init__(policy.settings)
         self._policy = policy
         self.supply, self.agree, self.adopt = policy.supply, policy.agree, policy.adopt
+
+    def use(self, replicas):
+        """Whose gradients count (`rueda.elastic._replicas`)."""
+        self.replicas = replicas
+        both = isinstance(self._policy, DenseOrSparse)
+        for policy in (self._policy._dense, self._policy._sparse) if both else (self._policy,):
+            policy.replicas = replicas
 
     def start(self, gradients, name):
         try:
@@ -44,13 +53,15 @@ class _Failed(Reduction):
 class Apart(Dense):
     """As `Dense`, but results lie elsewhere."""
 
+    replicas = None  # whose gradients count
+
     def start(self, gradients, name):
-        settings = self.settings
+        settings, is_left_out = _of_those_that_count(self.settings, self.replicas)
         wires, contexts, are_gradients = [], [], []
         for gradient in gradients:
             grad = dense(gradient.parameter.grad)
             wire, context = settings.compression.compress(grad)
-            wires.append(wire.contiguous())
+            wires.append(torch.zeros_like(wire).contiguous() if is_left_out else wire.contiguous())
             contexts.append(context)
             are_gradients.append(wires[-1].data_ptr() == grad.data_ptr())
         arguments = None, settings.prefix + name, settings.op, *settings[1:4]
@@ -67,20 +78,52 @@ class Apart(Dense):
         return Reduction(gradients, [handle], write)
 
 
+class SparseApart(Sparse):
+    """As `Sparse`, of those that count."""
+
+    replicas = None
+
+    def start(self, gradients, name):
+        (gradient,) = gradients
+        settings, is_left_out = _of_those_that_count(self.settings, self.replicas)
+        grad = gradient.parameter.grad.detach()
+        sent = coo_tensor(grad._indices()[:, :0], grad._values()[:0], grad.shape) if is_left_out else grad
+        result = sparse_allreduce_async(sent, settings.prefix + name, settings.op, settings.process_set)
+        divisor = 1 if settings is self.settings or self.settings.op == basics.Sum else self.replicas.ranks
+
+        def write(indices, values):
+            gradient.parameter.grad = result.combine(indices, values / divisor if divisor > 1 else values)
+
+        return Reduction(gradients, result.handles, write)
+
+
+def _of_those_that_count(settings, replicas):
+    """Settings with the divisor of the ranks whose gradients count, and whether this one's do not."""
+    if replicas is None or not replicas.left_out:
+        return settings, False
+    if settings.op == basics.Average:
+        settings = settings._replace(op=basics.Sum, postscale=settings.postscale / replicas.ranks)
+    return settings, not replicas.counts
+
+
 def tolerant(policy):
     """Another policy of that kind, whose steps may be repeated; None where they cannot be."""
     inner = policy._dense if type(policy) is DenseOrSparse else policy
     if type(inner) is not Dense:
         return None
     apart = Apart(policy.settings)
-    return Tolerant(apart if inner is policy else DenseOrSparse(apart))
+    if inner is policy:
+        return Tolerant(apart)
+    either = DenseOrSparse(apart)
+    either._sparse = SparseApart(policy.settings)
+    return Tolerant(either)
 
 
-def results(reductions, process_set):
-    """Waits for all of them. Returns how many ranks are in them."""
+def results(reductions, replicas):
+    """Waits for all of them. Returns how many contributions are in them."""
     for reduction in reductions:
         reduction.wait()
-    return process_set.size()
+    return replicas.contributors()
 
 
 def enter_epoch(step, gradients):

@@ -3,14 +3,12 @@
 All that depends on names, types and shapes alone is kept as well: from one save to the next they rarely change.
 """
 
-import contextlib
 import hashlib
 import json
-import mmap
 
 import torch
 
-from rueda.torch import _safetensors
+from rueda.torch import _large_pages, _safetensors
 from rueda.torch.checkpoint import _shares
 
 _last = None  # the layout of the save before
@@ -96,7 +94,7 @@ def _copy(targets, sources, is_deferred):
 class _Room:
     def __init__(self, nbytes, is_pinned):
         self.nbytes, self.is_pinned, self.layout = nbytes, is_pinned, None
-        self._all = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if is_pinned else _large_pages(nbytes)
+        self._all = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if is_pinned else _large_pages.flat(nbytes)
 
     def arrange(self, layout):
         if self.layout is layout:
@@ -118,14 +116,3 @@ def _room_for(layout, is_pinned):
         _room = _Room(nbytes, is_pinned)
     _room.arrange(layout)
     return _room
-
-
-def _large_pages(nbytes):
-    """Memory that nobody has written to: of large pages where the system has them, as a page costs more than its copy."""
-    if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    large = 2 << 20
-    pages = mmap.mmap(-1, -(-nbytes // large) * large, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.uint8, count=nbytes)

@@ -13,6 +13,7 @@ import threading
 
 import torch
 
+from rueda.torch import _large_pages
 from rueda.torch.elastic._streams import Streams
 
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
@@ -75,7 +76,7 @@ def _outline(state, tensors):
 
 def _filled(outline, tensors):
     if isinstance(outline, _Place):
-        return tensors[outline.index].clone()
+        return _large_pages.clone(tensors[outline.index])
     if isinstance(outline, dict):
         return {key: _filled(value, tensors) for key, value in outline.items()}
     if type(outline) in (list, tuple):
@@ -94,7 +95,7 @@ def _buffer(tensor, old):
     """Memory for a copy: the old one's, where it fits."""
     if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype and old.device == tensor.device:
         return old
-    return torch.empty_like(tensor)
+    return _large_pages.empty_like(tensor)
 
 
 def _same_bytes(left, right):
@@ -105,6 +106,8 @@ def _same_bytes(left, right):
 
 class Copies:
     """One save of a state dict; `anew` makes the next. Threads: the one that trains; the copying one is inside.
+
+    Late copies wait for `begin`, or for whoever needs them.
 
     Parameters
     ----------
@@ -126,25 +129,34 @@ class Copies:
             _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
         ]
         self._error = None
-        self._done = None  # is set when the late copies are there; None: nobody need wait for them
+        self._done = None  # is set when the late copies that were begun are there
         self._intact = True  # no late copy was taken of what had changed
         for i in set(range(len(self._live))).difference(self._late):
             self._copy(i)
         self._streams = Streams([self._live[i] for i in self._late])
-        if self._late:
-            self._done = threading.Event()
-            _copier.do(self._copy_late)
+        self._is_owed = bool(self._late)  # the late copies: nobody has waited for them yet
 
     def anew(self):
         """The save of what there is now. This one stays what it is until its `anew` is called again."""
         self.hold()
         return Copies(self._take, self.trusted, self._spare, self._buffers)
 
+    def begin(self):
+        """The late copies, in the copying thread."""
+        if self._is_owed and self._done is None:
+            self._done = threading.Event()
+            _copier.do(self._copy_late)
+
+    def prepare(self):
+        """Has memory for the next save, and has it written once: that takes longer than to copy."""
+        self._spare = [_buffer(tensor, None).zero_() for tensor in self._live]
+
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
-        if self._done is not None:
+        if self._is_owed:
+            self.begin()
             self._done.wait()
-            self._done = None
+            self._is_owed = False
             self._intact = self.untouched()
         self._streams.wait_for_copies()
         if self._error is not None:
@@ -155,9 +167,18 @@ class Copies:
         """Whether nobody has changed, since the save, what is copied late."""
         return all(self._live[i]._version == self._versions[i] for i in self._late)
 
+    def of(self, tensors):
+        """Of each tensor its copy, if it has not changed since as far as its version says; else None. After `hold`."""
+        mine = self._places()
+        places = (mine.get(_key(tensor)) for tensor in tensors)
+        return [None if i is None or self._live[i]._version != self._versions[i] else self._buffers[i] for i in places]
+
+    def _places(self):
+        return {_key(tensor): i for i, tensor in enumerate(self._live)}
+
     def unchanged(self, tensors):
         """Of these, the keys of those that still are what they were at the save, by content."""
-        mine = {_key(tensor): i for i, tensor in enumerate(self._live)}
+        mine = self._places()
         return {
             key
             for key, i in ((_key(tensor), mine.get(_key(tensor))) for tensor in tensors)

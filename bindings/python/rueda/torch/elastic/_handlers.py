@@ -54,7 +54,7 @@ class ModelStateHandler(StateHandler):
 
     def sync(self):
         self.copies.hold()  # what comes overwrites it
-        share_tensors(whole_tensors(self.value.state_dict()), "model")
+        share_tensors(whole_tensors(self.value.state_dict()), "model", self.copies.of)
 
 
 class OptimizerStateHandler(StateHandler):
@@ -77,7 +77,7 @@ class OptimizerStateHandler(StateHandler):
             self.value,
             0,
             global_process_set,
-            lambda tensors: share_tensors(tensors, "optimizer state"),
+            lambda tensors: share_tensors(tensors, "optimizer state", self.copies.of),
             in_place=True,
         )
 

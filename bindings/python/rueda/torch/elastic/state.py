@@ -19,6 +19,7 @@ from rueda.torch.elastic._handlers import (
     handler_of,
     set_handler_registry,
 )
+from rueda.torch.elastic._local import Local
 from rueda.torch.elastic.sampler import ElasticSampler
 from rueda.torch.functions import broadcast_object
 
@@ -31,6 +32,18 @@ __all__ = [
     "get_handler_registry",
     "set_handler_registry",
 ]
+
+
+def _checked(local, taken):
+    """ValueError unless it is a dict of names that are free."""
+    if local is None:
+        return {}
+    if not isinstance(local, dict) or not all(isinstance(name, str) and name.isidentifier() for name in local):
+        raise ValueError(f"local={local!r}: a dict of names and values")
+    twice = sorted(taken.intersection(local))
+    if twice:
+        raise ValueError(f"local= has {', '.join(twice)}, which is the same on all ranks, or a name of the state itself")
+    return local
 
 
 class TorchState(ObjectState):
@@ -48,15 +61,42 @@ class TorchState(ObjectState):
         job that has lost every rank goes on from the newest whole one when it is started again, with any number of ranks.
     checkpoint_every : int
         Commits from one checkpoint to the next; more, where writing takes longer.
+    local : dict, optional
+        Names and values of what is each rank's own: the place of its data loader, a part of a sharded state. Attributes, too;
+        objects with a ``state_dict()`` and tensors are filled in place, anything else is pickled. See below.
     **kwargs
         More of them, or plain objects.
+
+    Notes
+    -----
+    **What becomes of** ``local``. It is saved and restored with the rest, and never overwritten by rank 0's. In an elastic job
+    each `commit` and `save`, which all ranks then call together, sends what has changed in it (pieces of 4 MiB) to another
+    rank, its mirror. That is on another host; where all ranks are on one host it is on that one, and the host's loss takes
+    both. Until all mirrors have all of it, the commit before counts, everywhere; so what is restored is of one commit on all
+    ranks. It takes memory for up to four copies, its own and the mirrored, and another vote in each commit.
+
+    When a rank is lost or taken away, what it had committed goes to a rank that joins the job (in the order of the lost
+    members' numbers); to one at most, as all of it is one rank's. Before somebody joins it is in ``state.orphans`` of the
+    rank that mirrored it, a list of objects with ``member``, ``rank`` and ``values``; that list is saved and mirrored like
+    the rest. Who deals it out among the ranks removes it from there, in the training function:
+
+    >>> for orphan in sum(hvd.allgather_object(state.orphans), []):
+    ...     take_over(orphan.values["shard"])
+    >>> state.orphans = []
+
+    If a rank and its mirror are lost between two commits, all ranks raise RuntimeError. Checkpoints have nothing of
+    ``local``; a rank of a job that is started again begins with its own. A job of one rank has no mirror.
     """
 
-    def __init__(self, model=None, optimizer=None, *, checkpoint=None, checkpoint_every=1, **kwargs):
+    _local = None
+
+    def __init__(self, model=None, optimizer=None, *, checkpoint=None, checkpoint_every=1, local=None, **kwargs):
+        local = _checked(local, {"model", "optimizer", "orphans", *kwargs})
         kwargs.update(model=model, optimizer=optimizer)
         self._handlers, self._guard = {}, None
         self._keeper = None if checkpoint is None else Keeper(checkpoint, every=checkpoint_every)
         self._is_begun = False  # what it has counts: a checkpoint is older
+        self._is_committing = False
         for name in list(kwargs):
             handler = handler_of(kwargs[name])
             if handler is not None:
@@ -64,15 +104,33 @@ class TorchState(ObjectState):
                 self._handlers[name] = handler
         super().__init__(bcast_object=broadcast_object, get_rank=mpi_ops.rank, **kwargs)
         self._watch_steps()
+        if local:
+            self.orphans = []
+            for name, value in local.items():
+                object.__setattr__(self, name, value)
+            self._local = Local(self, local)
+
+    def commit(self):
+        # The copying threads of a host's ranks would take the processors from the vote, which then took milliseconds.
+        self._is_committing = True
+        try:
+            super().commit()
+        finally:
+            self._is_committing = False
+            self._copy_late()
 
     def save(self):
-        """Keeps everything, or, with an error, what was kept before."""
+        """Keeps everything, or, with an error, what was kept before. With ``local=`` all ranks call it together."""
         before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        plain = self._saved_state
         try:
             for handler in self._handlers.values():
                 handler.save()
             super().save()
+            if self._local is not None:
+                self._local.save()
         except BaseException:
+            self._saved_state = plain
             for handler, attributes in before:
                 if hasattr(handler, "copies"):  # its memory is used again
                     handler.copies.hold()
@@ -81,15 +139,21 @@ class TorchState(ObjectState):
             raise
         if self._guard is not None:
             self._guard.saved()
+        if not self._is_committing:
+            self._copy_late()
 
     def restore(self):
         """Everything as it was saved last."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+        if self._local is not None:
+            self._local.restore()
 
     def sync(self):
-        """Everything as it is on rank 0; when all of it has come, it counts as saved."""
+        """Everything as it is on rank 0, but what is each rank's own; when all of it has come, it counts as saved."""
+        if self._local is not None:
+            self._local.settle()
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
@@ -138,6 +202,10 @@ class TorchState(ObjectState):
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
 
+    def prepare(self):
+        for copies in self._copies():
+            copies.prepare()
+
     def depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
         return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
@@ -158,6 +226,8 @@ class TorchState(ObjectState):
             elif isinstance(handler.value, torch.optim.Optimizer):
                 digest.update(f"{[len(group['params']) for group in handler.value.param_groups]}\n".encode())
         digest.update(repr(sorted(self._saved_state)).encode())
+        if self._local is not None:
+            digest.update(repr(self._local.names).encode())
         return digest.digest()
 
     def __setattr__(self, name, value):
@@ -170,6 +240,10 @@ class TorchState(ObjectState):
     def _copies(self):
         found = (getattr(handler, "copies", None) for handler in self._handlers.values())
         return [copies for copies in found if copies is not None]
+
+    def _copy_late(self):
+        for copies in self._copies():
+            copies.begin()
 
     def _watch_steps(self):
         if self._guard is not None:
