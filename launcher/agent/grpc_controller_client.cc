@@ -125,8 +125,10 @@ void GrpcControllerClient::work() {
   // A goodbye while ranks run: the job has ended without this host, of which nothing was heard.
   if (!kill_told_ && (goodbye_ || controller_is_lost(now))) {
     kill_told_ = true;
-    if (!goodbye_ && client_->lasts() && client_->gone()) give_up();
-    else host_->follow({Order::Kind::kKill, 0, {}});
+    if (!goodbye_ && client_->lasts() && client_->gone())
+      give_up();
+    else
+      host_->follow({Order::Kind::kKill, 0, {}});
   }
 }
 
@@ -146,8 +148,10 @@ void GrpcControllerClient::begin_session() {
   newcomers_.end();
   unhurried_.clear();
   counters_sent_.clear();
-  const auto broken = requests_.ask_again([this](MemberId member, std::string_view bytes,
-                                                 bool end) { send_store_bytes(member, bytes, end); });
+  const auto broken =
+      requests_.ask_again([this](MemberId member, std::string_view bytes, bool end) {
+        send_store_bytes(member, bytes, end);
+      });
   for (const MemberId member : broken) relay_.drop(member);
 }
 

@@ -295,10 +295,10 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
                 "the controller has not taken this host: " + assign.status().message());
   }
   if (assign.value().door_addresses_size() > 0) {
-    client = LastingConnection::make(
-        std::move(client).value(),
-        {ticket, introduction.registration(), assign.value(),
-         std::chrono::duration<double>(assign.value().driver_timeout())});
+    client =
+        LastingConnection::make(std::move(client).value(),
+                                {ticket, introduction.registration(), assign.value(),
+                                 std::chrono::duration<double>(assign.value().driver_timeout())});
     if (!client.ok()) return fail(kLauncherFailure, client.status().message());
   }
   GrpcControllerClient controller(client.value().get(), assign.value().silence_seconds());

@@ -9,8 +9,8 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};       // between two tries
-constexpr std::chrono::seconds kPatienceAtEnd{5};     // where our ranks have ended
+constexpr std::chrono::milliseconds kPause{50};    // between two tries
+constexpr std::chrono::seconds kPatienceAtEnd{5};  // where our ranks have ended
 constexpr size_t kMostOfLine = 64 << 10;
 
 // What the next controller must hear as well.
@@ -200,7 +200,8 @@ void LastingConnection::stop_seeking() {
 void LastingConnection::give_up_if_due() {
   if (gone_) return;
   const auto now = Clock::now();
-  const bool at_end = finishing_since_ && now - std::max(*finishing_since_, since_) > kPatienceAtEnd;
+  const bool at_end =
+      finishing_since_ && now - std::max(*finishing_since_, since_) > kPatienceAtEnd;
   if (!at_end && now - since_ < setup_.patience) return;
   std::ostringstream text;
   text << "the job's controller is gone, and no other has come within " << setup_.patience.count()

@@ -116,7 +116,7 @@ const ElasticFlag kElasticFlags[] = {
      "for so long (never)",
      "FACTOR:SECONDS as in 2.5:30, a factor above 1", read_evict_slow},
     {"--driver-timeout", "--driver-timeout", "elastic.driver_timeout", 1,
-     "seconds that ranks on other hosts go on when this ruedarun is gone (600)",
+     "seconds that ranks go on over several hosts while no controller is there (60)",
      "seconds, 0 or more", read_driver_timeout},
 };
 

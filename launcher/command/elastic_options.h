@@ -42,7 +42,7 @@ struct ElasticOptions {
   OnFailure on_failure = OnFailure::kReplace;
   OnJoin on_join = OnJoin::kReady;
   int spares = 0;
-  double driver_timeout_seconds = 600;  // that agents of a job go on without its controller
+  double driver_timeout_seconds = 60;  // that agents of a job go on without its controller
   std::optional<SlowRank> evict_slow;
 
   // Horovod's rule: these two make a job elastic, the others only say how.

@@ -86,7 +86,8 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
 // Its agent gets a certificate of its own, and finds us listening.
 Status JobController::invite(const HostSlots& host) {
   const auto number = hosts_.size();
-  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair, plan_.succession->issuer()->issue(agent_name(static_cast<int>(number))));
+  RUEDA_ASSIGN_OR_RETURN(const KeyPair pair,
+                         plan_.succession->issuer()->issue(agent_name(static_cast<int>(number))));
   RUEDA_RETURN_IF_ERROR(server_->listen());
   JobHost entry;
   entry.plan.host = host;

@@ -179,7 +179,8 @@ void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
   std::vector<membership::Action> actions = decider_.on(event, now);
-  if (!doors_.keep || std::ranges::none_of(actions, [&](const auto& one) { return is_lasting(one); }))
+  if (!doors_.keep ||
+      std::ranges::none_of(actions, [&](const auto& one) { return is_lasting(one); }))
     return perform_all(actions);
   withheld_ = std::move(actions);
   doors_.keep(decider_.record());

@@ -104,7 +104,8 @@ std::vector<int> JobController::in_round() const {
 void JobController::send_probe(int me, const std::vector<int>& targets) {
   control::ControllerMessage message;
   auto* task = message.mutable_probe_task();
-  task->set_job_key(std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end()));
+  task->set_job_key(
+      std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end()));
   task->set_job_id(job_id_);
   task->set_host_index(me);
   task->set_hosts(static_cast<int>(hosts_.size()));
@@ -204,7 +205,8 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   JobHost& host = hosts_[static_cast<size_t>(number)];
   JobText job;
   job.job_id = job_id_;
-  job.key = std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end());
+  job.key =
+      std::string(plan_.succession->key().bytes().begin(), plan_.succession->key().bytes().end());
   job.address = host.address;
   job.folder = plan_.folder;
   job.bind = plan_.options.bind;

@@ -44,9 +44,8 @@ Status JobBooks::open(ElasticDoors doors) {
   }
   if (!doors.takes_over) remove_stale_parts(plan_.timeline);
   if (!plan_.options.output_folder.empty()) {
-    RUEDA_ASSIGN_OR_RETURN(copies_,
-                           OutputCopies::create(plan_.options.output_folder, plan_.options.num_proc,
-                                                doors.takes_over));
+    RUEDA_ASSIGN_OR_RETURN(copies_, OutputCopies::create(plan_.options.output_folder,
+                                                         plan_.options.num_proc, doors.takes_over));
   }
   return {};
 }

@@ -169,8 +169,8 @@ class JobController {
   std::optional<Round> round_;
   uint64_t last_round_number_ = 0;
   std::optional<TimePoint> first_here_;
-  Ticket ticket_;                   // but for the agent's certificate
-  std::vector<HostSlots> listed_;   // the hosts that there are, of an elastic job
+  Ticket ticket_;                  // but for the agent's certificate
+  std::vector<HostSlots> listed_;  // the hosts that there are, of an elastic job
   // Hosts that are not invited before this time; nothing: not while they are on the list. One whose
   // ranks run still is drained: it is let go when they have left.
   std::map<std::string, std::optional<TimePoint>> barred_;
@@ -186,8 +186,8 @@ class JobController {
   bool taking_over_ = false, listens_for_late_ = false;
   std::map<int, control::Holds> back_;
   std::vector<AgentEvent> waiting_events_;
-  std::set<size_t> late_;  // hosts that have not come, and may still
-  std::set<int> gone_;     // whose connections have ended
+  std::set<size_t> late_;    // hosts that have not come, and may still
+  std::set<int> gone_;       // whose connections have ended
   bool lost_by_us_ = false;  // the lost rank ended because we stopped the job: nobody's failure
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;

@@ -45,7 +45,7 @@ struct JobText {
   double dead_seconds = 5;
   bool verbose = false, hangup_ignored = false;
   bool elastic = false;
-  int num_proc = 1;  // of an elastic job: to begin with
+  int num_proc = 1;                         // of an elastic job: to begin with
   std::vector<std::string> door_addresses;  // where a controller that takes over would listen
   double driver_timeout = 0;
 };

@@ -227,10 +227,9 @@ Status JobController::start_agents() {
     std::vector<std::string> names;
     names.reserve(hosts_.size());
     for (const JobHost& host : hosts_) names.push_back(host.name());
-    RUEDA_ASSIGN_OR_RETURN(auto starter,
-                           Starter::start(name_hosts(names), srun_command(names, own_program()),
-                                          plan_.own_environment, tickets_.front(),
-                                          has_successor()));
+    RUEDA_ASSIGN_OR_RETURN(
+        auto starter, Starter::start(name_hosts(names), srun_command(names, own_program()),
+                                     plan_.own_environment, tickets_.front(), has_successor()));
     starters_[0] = std::move(starter);
     return {};
   }

@@ -32,8 +32,8 @@ Result<std::unique_ptr<Succession>> Succession::make(const Setup& setup) {
   for (UniqueFd& journal : made->journals_) {
     RUEDA_ASSIGN_OR_RETURN(journal, memory_file("rueda-store", "cannot keep the store's journal"));
   }
-  void* const memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return errno_status("cannot share memory with the controller", errno);
   made->page_ = new (memory) Page;
   if (setup.has_next) RUEDA_RETURN_IF_ERROR(made->open_door());

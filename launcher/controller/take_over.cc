@@ -80,9 +80,9 @@ void JobController::agent_back(int number, const control::Register& agent) {
   server_->send(number, std::move(message));
   if (failure_ != 0) server_->send(number, to_wire(control::Order::KILL, 0));
   if (failure_ == 0 && supervisor_.cause() == StopCause::kSignal) {
-    server_->send(number, to_wire(signals_received_ > 1 ? control::Order::KILL
-                                                        : control::Order::SIGNAL,
-                                  supervisor_.cause_signal()));
+    server_->send(number,
+                  to_wire(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL,
+                          supervisor_.cause_signal()));
   }
 }
 
@@ -106,8 +106,8 @@ void JobController::take_over_if_due(TimePoint at) {
   if (!all && at - begun_ < patience) return;
   const bool ends = failure_ != 0 || supervisor_.cause() != StopCause::kNone;
   const control::Holds* const newest = newest_held();
-  if (ends || (newest != nullptr && newest->serial() >= plan_.succession->acted() &&
-               has_majority(*newest)))
+  if (ends ||
+      (newest != nullptr && newest->serial() >= plan_.succession->acted() && has_majority(*newest)))
     return take_over();
   const double waits = plan_.options.elastic.driver_timeout_seconds;
   if (at - begun_ < std::chrono::duration<double>(waits)) return;

@@ -200,7 +200,7 @@ class MembershipDecider {
     int slot;
     Rank rank;
   };
-  std::vector<Seat> seats() const;  // of that epoch, by rank
+  std::vector<Seat> seats() const;             // of that epoch, by rank
   std::vector<HostSlots> found_hosts() const;  // as they were told last
   bool is_drained(const std::string& host) const;
   std::set<std::string> hosts_with_members() const;

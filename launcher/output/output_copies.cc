@@ -66,8 +66,8 @@ struct OutputCopies::Shared {
 
   Status write(Rank rank, Stream stream, std::string_view bytes) {
     while (std::ssize(files) <= rank) {
-      auto more =
-          open_files(folder, folder_of_rank(folder, static_cast<Rank>(files.size()), num_ranks), how);
+      auto more = open_files(
+          folder, folder_of_rank(folder, static_cast<Rank>(files.size()), num_ranks), how);
       if (!more.ok()) files.emplace_back();  // said once
       RUEDA_RETURN_IF_ERROR(more.status());
       files.push_back(std::move(more).value());
@@ -96,8 +96,8 @@ OutputCopies::OutputCopies(std::vector<Files> files) : shared_(std::make_shared<
   if (auto wake = host::make_event_fd(); wake.ok()) shared_->wake = std::move(wake).value();
 }
 
-Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& folder,
-                                                           int num_ranks, bool goes_on) {
+Result<std::unique_ptr<OutputCopies>> OutputCopies::create(const std::string& folder, int num_ranks,
+                                                           bool goes_on) {
   const CreateFile how = goes_on ? CreateFile::kAppend : CreateFile::kEmpty;
   auto made = std::make_shared<std::vector<Files>>();
   auto problem = std::make_shared<Status>();

@@ -47,7 +47,8 @@ struct ChildPlan {
   const SpawnRequest& request = *plan.request;
   setsid();
   if (!request.outlives_us) prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (!request.outlives_us && getppid() != plan.parent) _exit(128 + SIGKILL);  // the agent ended before the line above
+  if (!request.outlives_us && getppid() != plan.parent)
+    _exit(128 + SIGKILL);  // the agent ended before the line above
 
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;

@@ -101,8 +101,8 @@ void StoreJournal::add(const Entry& entry) {
   const std::string bytes = bytes_of(entry);
   if (write_at(fd(), bytes_, bytes))
     bytes_ += bytes.size();
-  else
-    [[maybe_unused]] const int ignored = ftruncate(fd(), static_cast<off_t>(bytes_));
+  else [[maybe_unused]]
+    const int ignored = ftruncate(fd(), static_cast<off_t>(bytes_));
 }
 
 void StoreJournal::rewrite(const std::vector<Entry>& all) {

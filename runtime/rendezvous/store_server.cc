@@ -35,9 +35,9 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(std::string last_word,
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return errno_status("store server: epoll_ctl", errno);
   }
-  std::unique_ptr<StoreServer> server(
-      new StoreServer(std::move(epoll), std::move(wake), std::move(entries), std::move(last_word),
-                      std::move(journal)));
+  std::unique_ptr<StoreServer> server(new StoreServer(std::move(epoll), std::move(wake),
+                                                      std::move(entries), std::move(last_word),
+                                                      std::move(journal)));
   server->restore();
   RUEDA_ASSIGN_OR_RETURN(server->thread_, host::start_thread([raw = server.get()] { raw->run(); }));
   return server;
@@ -360,15 +360,13 @@ Status StoreServer::handle_report(uint64_t member, const wire::StoreRequest& req
       return report.member == member && report.key == request.key;
     });
   }
-  const auto earlier = std::count_if(reports_.begin(), reports_.end(), [&](const Report& report) {
-    return report.member == member;
-  });
+  const auto earlier = std::count_if(reports_.begin(), reports_.end(),
+                                     [&](const Report& report) { return report.member == member; });
   if (static_cast<size_t>(earlier) >= kMaxReports || request.value.size() > kMaxReportBytes) {
     return {Code::kResourceExhausted,
             "store: " + name_of(member) + " reports too much; this report is not kept"};
   }
-  reports_.push_back(
-      {member, request.key, request.value, std::chrono::system_clock::now()});
+  reports_.push_back({member, request.key, request.value, std::chrono::system_clock::now()});
   return {};
 }
 

@@ -55,8 +55,8 @@ class StoreServer {
   // `last_word`: a rank whose connection ends before it has set "<last_word>/<rank>" is taken for
   // dead. Empty: somebody else watches the ranks and calls mark_dead. `journal`: of what changes
   // the store, which begins as the server did that wrote it; null: none.
-  static Result<std::unique_ptr<StoreServer>> start(std::string last_word = "",
-                                                    std::unique_ptr<StoreJournal> journal = nullptr);
+  static Result<std::unique_ptr<StoreServer>> start(
+      std::string last_word = "", std::unique_ptr<StoreJournal> journal = nullptr);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

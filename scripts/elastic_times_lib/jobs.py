@@ -171,6 +171,38 @@ def import_seconds():
     return time.monotonic() - began
 
 
+def controllers(ruedarun, count):
+    """([until another controller has taken over], longest gap between two steps of a rank meanwhile, a usual step): 2 hosts, both here."""
+    back, gaps = [], []
+    with folder() as place:
+        there = place / "there"
+        there.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+        there.chmod(0o700)
+        command = [ruedarun, "-np", 4, "-H", "one:2,two:2", "--rsh-agent", there, "--min-np", 4]
+        with started([*command, sys.executable, HERE / "rank.py", place, 1, "pause", 0.01], place) as job:
+            for number in range(min(count, 9)):  # the tenth within ten minutes ends the job
+                since = time.monotonic()
+                job.await_("all train", lambda since=since: job.together(4, since + 0.3))
+                said = "another controller has taken over"
+                killed = time.monotonic()
+                os.kill(controller_of(job.process.pid), signal.SIGKILL)
+                job.await_("another takes over", lambda number=number: job.output().count(said) > number)  # noqa: B023
+                back.append(time.monotonic() - killed)
+                job.await_("all train on", lambda: job.together(4, time.monotonic() - 0.1))
+                for lines in job.steps().values():
+                    gaps += gaps_of([did for did in lines if did.at > killed - 0.1])
+            usual = median_gap(job)
+            job.finish()
+    return back, max(gaps), usual
+
+
+def controller_of(driver):
+    for pid in Path(f"/proc/{driver}/task/{driver}/children").read_text().split():
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "ruedarun-ctrl":
+            return int(pid)
+    raise RuntimeError(f"ruedarun {driver} has no controller")
+
+
 def first_after(job, members, epoch):
     """When the last of them had done its first step of a later epoch; None: not yet."""
     steps = job.steps()

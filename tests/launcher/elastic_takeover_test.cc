@@ -28,12 +28,25 @@ void kill_controller(const Job& job) {
   kill(controller, SIGKILL);
 }
 
-// The newest.
-pid_t pid_of_rank(const Job& job, int rank, const std::string& host) {
-  const std::string before = host + ": rank " + std::to_string(rank) + " is pid ";
-  const size_t at = job.err().rfind(before);
-  REQUIRE(at != std::string::npos);
-  return number_after(job.err().substr(at), before);
+// What ruedarun says of it may have been read by half.
+pid_t pid_of_member(const Job& job, int member) {
+  const std::string variable = "RUEDA_MEMBER=" + std::to_string(member);
+  pid_t found = -1;
+  REQUIRE(eventually([&] {
+    for (const pid_t pid : job.processes()) {
+      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ");
+      for (std::string entry; std::getline(environment, entry, '\0');) {
+        if (entry == variable) found = pid;
+      }
+    }
+    return found > 0;
+  }));
+  return found;
+}
+
+void wait_for(Job* job, const std::string& text, int times = 1) {
+  if (!job->wait_for_output(text, times))
+    FAIL("no '" << text << "' in\n" << job->out() << job->err());
 }
 
 constexpr const char* kTakenOver = "another controller has taken over";
@@ -42,11 +55,11 @@ constexpr const char* kTakenOver = "another controller has taken over";
 
 TEST_CASE("a rank that is killed while there is no controller is replaced by the next") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "2"}, {"2+/3:*=end"}));
+  Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "3"}, {"2+/3:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   int lost = 0;
-  SECTION("beside the controller") { lost = pid_of_rank(job, 0, "one"); }
-  SECTION("on another host") { lost = pid_of_rank(job, 2, "two"); }
+  SECTION("beside the controller") { lost = pid_of_member(job, 0); }
+  SECTION("on another host") { lost = pid_of_member(job, 2); }
   kill_controller(job);
   kill(lost, SIGKILL);
   CHECK(job.wait() == 0);
@@ -63,21 +76,21 @@ TEST_CASE("a rank that is killed while there is no controller is replaced by the
 
 TEST_CASE("a controller may be killed again, and while the ranks heal") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "1"}, {"4+/3:*=end"}));
+  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "3"}, {"4+/3:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   SECTION("before the loss is known") {
     for (int round = 1; round <= 3; ++round) {
-      kill(pid_of_rank(job, 2, "two"), SIGKILL);
+      kill(pid_of_member(job, round + 1), SIGKILL);
       kill_controller(job);
-      REQUIRE(job.wait_for_output("epoch " + std::to_string(round + 1) + ": rank 2 of 3"));
+      wait_for(&job, "epoch " + std::to_string(round + 1) + ": rank 2 of 3");
     }
   }
   SECTION("once it is told, or decided") {
     for (int round = 1; round <= 3; ++round) {
-      kill(pid_of_rank(job, 2, "two"), SIGKILL);
-      REQUIRE(job.wait_for_output("was lost: it ended without leaving the job", round));
+      kill(pid_of_member(job, round + 1), SIGKILL);
+      wait_for(&job, "was lost: it ended without leaving the job", 2 * round - 1);
       kill_controller(job);
-      REQUIRE(job.wait_for_output("epoch " + std::to_string(round + 1) + ": rank 2 of 3"));
+      wait_for(&job, "epoch " + std::to_string(round + 1) + ": rank 2 of 3");
     }
   }
   CHECK(job.wait() == 0);
@@ -90,13 +103,13 @@ TEST_CASE("a controller may be killed again, and while the ranks heal") {
 
 TEST_CASE("two controllers killed one after the other, before the second has taken over") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {"2+/2:*=end"}));
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "2"}, {"2+/2:*=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill_controller(job);
   REQUIRE(job.wait_for_output("another controller takes over", 1));
   kill_controller(job);
   REQUIRE(job.wait_for_output("another controller takes over", 2));
-  kill(pid_of_rank(job, 1, "two"), SIGKILL);
+  kill(pid_of_member(job, 1), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 2 on two"));
@@ -105,10 +118,9 @@ TEST_CASE("two controllers killed one after the other, before the second has tak
 
 TEST_CASE("a host that is lost while there is no controller is lost to the next") {
   const HostsFolder folder;
-  Job job(command(folder,
-                  {"-np", "3", "-H", "one:1,two:1,three:1", "--min-np", "1", "--silence-timeout",
-                   "1"},
-                  {"2/2:*=end"}));
+  Job job(command(
+      folder, {"-np", "3", "-H", "one:1,two:1,three:1", "--min-np", "1", "--silence-timeout", "1"},
+      {"2/2:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   kill(job.pid(), SIGSTOP);  // so that nobody takes over before
   kill_controller(job);
@@ -144,7 +156,7 @@ TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
                    "--silence-timeout", "1"},
                   {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  const pid_t first = pid_of_rank(job, 0, "one"), second = pid_of_rank(job, 1, "two");
+  const pid_t first = pid_of_member(job, 0), second = pid_of_member(job, 1);
   SECTION("and a controller that comes later finds nobody") {
     kill(job.pid(), SIGSTOP);
     kill_controller(job);
@@ -152,8 +164,9 @@ TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
     kill(job.pid(), SIGCONT);
     CHECK(job.wait() == 70);
     INFO(job.out() << job.err());
-    CHECK(has(job.err(), "too few hosts have come back to the new controller within 1 s "
-                         "(--driver-timeout): 0 of 2"));
+    CHECK(has(job.err(),
+              "too few hosts have come back to the new controller within 1 s "
+              "(--driver-timeout): 0 of 2"));
   }
   SECTION("also when nobody is left who would start one") {
     const pid_t controller = controller_of(job);
@@ -167,8 +180,8 @@ TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
 
 TEST_CASE("with --driver-timeout 0 a job ends with its controller") {
   const HostsFolder folder;
-  Job job(command(
-      folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "0"}, {}));
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--driver-timeout", "0"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill_controller(job);
   CHECK(job.wait() == 128 + SIGKILL);
@@ -179,7 +192,7 @@ TEST_CASE("with --driver-timeout 0 a job ends with its controller") {
 
 TEST_CASE("the new controller answers `rueda status`") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {"2+/2:*=end"}));
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "2"}, {"2+/2:*=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   kill_controller(job);
   REQUIRE(job.wait_for_output(kTakenOver));
@@ -191,9 +204,9 @@ TEST_CASE("the new controller answers `rueda status`") {
   INFO(tool.out() << tool.err());
   CHECK(has(tool.out(), "one"));
   CHECK(has(tool.out(), "two"));
-  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_rank(job, 0, "one"))));
-  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_rank(job, 1, "two"))));
-  kill(pid_of_rank(job, 0, "one"), SIGKILL);
+  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_member(job, 0))));
+  CHECK(has(tool.out(), "pid " + std::to_string(pid_of_member(job, 1))));
+  kill(pid_of_member(job, 0), SIGKILL);
   CHECK(job.wait() == 0);
   CHECK(job.wait_until_gone());
 }

@@ -138,7 +138,8 @@ TEST_CASE("the journal does not grow for ever", "[store]") {
   {
     Served first(files);
     const std::string value(size_t{1} << 17, 'x');
-    for (int i = 0; i < 160; ++i) REQUIRE(first.client->put("same", value + std::to_string(i)).ok());
+    for (int i = 0; i < 160; ++i)
+      REQUIRE(first.client->put("same", value + std::to_string(i)).ok());
     CHECK(files.bytes() < off_t{10} << 20);
   }
   Served next(files);
