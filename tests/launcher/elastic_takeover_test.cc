@@ -87,8 +87,9 @@ TEST_CASE("a controller may be killed again, and while the ranks heal") {
   }
   SECTION("once it is told, or decided") {
     for (int round = 1; round <= 3; ++round) {
-      kill(pid_of_member(job, round + 1), SIGKILL);
-      wait_for(&job, "was lost: it ended without leaving the job", 2 * round - 1);
+      const pid_t lost = pid_of_member(job, round + 1);
+      kill(lost, SIGKILL);
+      wait_for(&job, "(pid " + std::to_string(lost) + " on two) was lost");
       kill_controller(job);
       wait_for(&job, "epoch " + std::to_string(round + 1) + ": rank 2 of 3");
     }
