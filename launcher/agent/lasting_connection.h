@@ -1,5 +1,5 @@
-// A connection to the controller of an elastic job that outlives it: where the controller is killed,
-// the next one is sought, where the last one said that it would listen.
+// A connection to the controller of an elastic job that outlives it: where the controller is
+// killed, the next one is sought, where the last one said that it would listen.
 //
 //   connected ──its end, no goodbye──> seeking ──found──> connected: who we are, what we keep, what
 //                                         │                 has become of our members; the output

@@ -1,8 +1,8 @@
 // The processes that start agents: ssh, srun, another command, or the agent itself on this machine.
 //
 // Each gets the job's ticket on its standard input, from memory. What it prints is handed on by
-// lines. Owns the processes' pipes; they are killed by the kernel when the calling thread ends, where
-// no other controller would take over.
+// lines. Owns the processes' pipes; they are killed by the kernel when the calling thread ends,
+// where no other controller would take over.
 #pragma once
 
 #include <poll.h>

@@ -1,7 +1,7 @@
 // Runs work in a child process and looks after it: signals that we are sent are handed on to it,
-// and when it has ended, by itself or killed, every process that it has left behind is killed; where
-// it is begun again, not before the last has ended. Signals that one has not lived to act on are
-// handed to the next.
+// and when it has ended, by itself or killed, every process that it has left behind is killed;
+// where it is begun again, not before the last has ended. Signals that one has not lived to act on
+// are handed to the next.
 #pragma once
 
 #include <functional>

@@ -264,7 +264,7 @@ StoreServer::Changed StoreServer::change(const wire::StoreRequest& request) {
   return done;
 }
 
-// ---- the journal ---------------------------------------------------------------------------------
+// ---- the journal -------------------------------------------------------------------------------
 
 void StoreServer::write_down(uint64_t member, const wire::StoreRequest& request) {
   if (journal_ == nullptr) return;

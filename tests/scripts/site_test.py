@@ -78,7 +78,7 @@ class Site(unittest.TestCase):
             root = Path(folder) / "a clone"
             for path in links_test.tracked():
                 if path.endswith(".md") or path.startswith(("bindings/", "scripts/", "docs/")) or path in ("LICENSE", "THIRD_PARTY") \
-                        or path.startswith("examples/train_long"):
+                        or path.startswith(("examples/train_long", "examples/train_elastic")):
                     (root / path).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(ROOT / path, root / path)
             with open(root / "docs" / "memory.md", "a", encoding="utf-8") as page:

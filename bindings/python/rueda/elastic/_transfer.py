@@ -92,8 +92,6 @@ def _meet(sizes, what, names, offer):
                 f"the {what} of rank {rank} ({other[0]} tensors, {other[1]:,} bytes) differs in names or sizes from "
                 f"that of rank {basics.rank()} ({len(sizes)} tensors, {sum(sizes):,} bytes): build the same on all ranks"
             )
-
-
     return [place for _, place in all_ranks]
 
 
