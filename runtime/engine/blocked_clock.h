@@ -29,14 +29,14 @@ class BlockedClock {
    public:
     explicit Sleep(BlockedClock* clock) : clock_(clock) {
       if (clock_ != nullptr && clock_->sleepers_.fetch_add(1, std::memory_order_relaxed) == 0)
-        clock_->since_->store(now(), std::memory_order_relaxed);
+        clock_->since_->store(clock_ns(), std::memory_order_relaxed);
     }
     ~Sleep() {
       if (clock_ == nullptr) return;
       // Nobody may take this sleep's begin for that of the next one.
       if (clock_->sleepers_.load(std::memory_order_relaxed) == 1) {
         const int64_t since = clock_->since_->exchange(0, std::memory_order_relaxed);
-        if (since != 0) clock_->total_->fetch_add(now() - since, std::memory_order_release);
+        if (since != 0) clock_->total_->fetch_add(clock_ns() - since, std::memory_order_release);
       }
       clock_->sleepers_.fetch_sub(1, std::memory_order_release);
     }
@@ -44,7 +44,9 @@ class BlockedClock {
     Sleep& operator=(const Sleep&) = delete;
 
    private:
-    static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+    static int64_t clock_ns() {
+      return std::chrono::steady_clock::now().time_since_epoch().count();
+    }
 
     BlockedClock* clock_;
   };
