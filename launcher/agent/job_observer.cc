@@ -383,7 +383,7 @@ void JobObserver::serve_tools() {
       door_->answer(one.client, "");
     }
   }
-  door_->work(now);
+  door_->send_answers();
 }
 
 bool JobObserver::take_drain() {

@@ -212,7 +212,7 @@ std::vector<std::string> HostsObserver::work(TimePoint now) {
     end_round(now, &lines);
   }
   if (!round_) begin_next(now);
-  if (door_) door_->work(now);
+  if (door_) door_->send_answers();
   return lines;
 }
 

@@ -134,7 +134,7 @@ void ToolDoor::welcome(UniqueFd fd, TimePoint now) {
 }
 
 // Whether it stays.
-bool ToolDoor::serve(Client* client, TimePoint now, std::vector<Question>* questions) {
+bool ToolDoor::hear(Client* client, TimePoint now, std::vector<Question>* questions) {
   while (!client->asked) {
     char bytes[kMostQuestion];
     const ssize_t n = recv(client->fd.get(), bytes, sizeof(bytes), 0);
@@ -156,6 +156,11 @@ bool ToolDoor::serve(Client* client, TimePoint now, std::vector<Question>* quest
       questions->push_back({client->number, client->question});
     }
   }
+  return true;
+}
+
+// Whether it stays: its answer is not there yet, or not all of it is written.
+bool ToolDoor::tell(Client* client) {
   while (client->answered && client->written < client->answer.size()) {
     const ssize_t n = send(client->fd.get(), client->answer.data() + client->written,
                            client->answer.size() - client->written, MSG_NOSIGNAL);
@@ -169,9 +174,13 @@ std::vector<ToolDoor::Question> ToolDoor::work(TimePoint now) {
   std::vector<Question> questions;
   accept_all(now);
   std::erase_if(clients_, [&](Client& client) {
-    return now > client.until || !serve(&client, now, &questions);
+    return now > client.until || !hear(&client, now, &questions) || !tell(&client);
   });
   return questions;
+}
+
+void ToolDoor::send_answers() {
+  std::erase_if(clients_, [](Client& client) { return !tell(&client); });
 }
 
 void ToolDoor::answer(int number, std::string text) {

@@ -39,6 +39,8 @@ class ToolDoor {
   std::vector<Question> work(TimePoint now);
   // Does nothing if the client is gone.
   void answer(int client, std::string text);
+  // Writes what can be, and reads nothing: no question is lost that comes between two work().
+  void send_answers();
 
  private:
   struct Client {
@@ -53,7 +55,8 @@ class ToolDoor {
       : listener_(std::move(listener)), pause_(std::move(pause)), title_(std::move(title)) {}
   void accept_all(TimePoint now);
   void welcome(UniqueFd fd, TimePoint now);
-  bool serve(Client* client, TimePoint now, std::vector<Question>* questions);
+  bool hear(Client* client, TimePoint now, std::vector<Question>* questions);
+  static bool tell(Client* client);
 
   UniqueFd listener_;
   UniqueFd pause_;  // a timer

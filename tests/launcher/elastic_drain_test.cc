@@ -39,6 +39,7 @@ TEST_CASE("a drained host's ranks leave, and the others go on") {
     Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "1"}, {"2/1:0=end"}));
     REQUIRE(job.wait_for_output("of 3, member", 3));
     const Answer answer = drain(&job, "two");
+    INFO(answer.err);
     CHECK(answer.code == 0);
     CHECK(answer.out == "host two is drained: its 2 ranks leave at their next commit\n");
     CHECK(job.wait() == 0);
@@ -53,6 +54,7 @@ TEST_CASE("a drained host's ranks leave, and the others go on") {
                     {"2/1:0=end"}));
     REQUIRE(job.wait_for_output("of 2, member", 2));
     const Answer answer = drain(&job, "127.0.0.1");
+    INFO(answer.err);
     CHECK(answer.code == 0);
     CHECK(answer.out == "host 127.0.0.1 is drained: its rank leaves at its next commit\n");
     CHECK(job.wait() == 0);

@@ -4,12 +4,18 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <cstring>
 #include <ctime>
+#include <functional>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "collectives/base/unique_fd.h"
@@ -34,6 +40,7 @@ struct Hosts {
   std::vector<std::pair<int, control::ControllerMessage>> sent;
   std::string job = make_job_id();
   Clock::time_point now = Clock::now();
+  std::function<void()> while_draining = [] {};
   HostsObserver observer;
 
   explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
@@ -45,6 +52,10 @@ struct Hosts {
                   [] {
                     return std::vector<HostStatus>{{"h0", "running", 0, {0, 1}},
                                                    {"h1", "running", 0, {2, 3}}};
+                  },
+                  [this](const std::string&) -> rueda::Result<std::string> {
+                    while_draining();
+                    return std::string("it leaves");
                   }}) {
     for (const int rank : {0, 1, 2, 3})
       observer.add_member(rank / 2, static_cast<MemberId>(rank), rank);
@@ -108,7 +119,45 @@ bool has(const std::vector<std::string>& lines, const std::string& text) {
   return false;
 }
 
+// As `rueda` asks: the question is there before the job looks.
+rueda::UniqueFd ask(const std::string& job, const std::string& question) {
+  rueda::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::string name = "rueda-status/" + std::to_string(geteuid()) + "/" + job;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const std::string line = question + "\n";
+  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(send(fd.get(), line.data(), line.size(), 0) == static_cast<ssize_t>(line.size()));
+  return fd;
+}
+
+// What has come; nothing if the answer has no end yet.
+std::optional<std::string> answer_at(const rueda::UniqueFd& fd) {
+  std::string text;
+  char bytes[256];
+  for (;;) {
+    const ssize_t n = recv(fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (n < 0) return std::nullopt;
+    if (n == 0) return text;
+    text.append(bytes, static_cast<size_t>(n));
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a question that comes while another is answered is heard", "[observer]") {
+  Hosts hosts;
+  rueda::UniqueFd second;
+  hosts.while_draining = [&] { second = ask(hosts.job, "drain h1"); };
+  const rueda::UniqueFd first = ask(hosts.job, "drain h0");
+  hosts.later(std::chrono::milliseconds(10));
+  CHECK(answer_at(first) == "yes it leaves");
+  hosts.while_draining = [] {};
+  hosts.later(std::chrono::milliseconds(10));
+  CHECK(answer_at(second) == "yes it leaves");
+}
 
 TEST_CASE("a wait over hosts is explained once, to the user and to those that wait", "[observer]") {
   Hosts hosts(10);
