@@ -18,6 +18,8 @@ from fault_matrix_lib.run import kill_all, processes_of
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE = 60.0  # seconds without a step: it hangs
 LEFTOVER_LIMIT = 10.0
+
+
 class Hang(Exception):
     """No step within PATIENCE."""
 

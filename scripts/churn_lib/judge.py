@@ -101,6 +101,7 @@ def judge_epochs(logs):
         numbers = [epoch.number for epoch in log.epochs]
         if any(later <= earlier for earlier, later in zip(numbers, numbers[1:])):
             failures.append(f"(c) member {log.member} was in the epochs {numbers}")
+    for log in logs:
         for step in log.steps:
             if step.members not in epochs.values():
                 failures.append(f"(c) member {log.member} made {step} with members that were never together")

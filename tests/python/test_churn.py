@@ -47,6 +47,12 @@ def test_a_story_without_a_fault_passes():
     assert verdicts(story()) == []
 
 
+def test_it_does_not_matter_whose_log_comes_first():
+    lines = story()
+    lines[2].insert(3, next(line for line in lines[0] if line.startswith("did 3 ")))  # a newcomer tells of what it begins with
+    assert verdicts(lines) == verdicts(dict(reversed(lines.items()))) == []
+
+
 def replaced(lines, member, index, old, new):
     assert old in lines[member][index]
     lines[member][index] = lines[member][index].replace(old, new)
