@@ -135,7 +135,7 @@ class Hogs:
 
 
 def kills(ruedarun, count, hogs=0, spares=0, ranks=4, megabytes=100):
-    """([until the survivors' next step is done], [until all ranks have made one together], a usual step, an import while all train): at
+    """([until the survivors' next step is done], [until all ranks have made one together], a usual step, imports while all train): at
     most 12, as the rank of a slot is replaced three times. Victims in turn, rank 0 first."""
     healed, whole = [], []
     with contextlib.ExitStack() as stack:
@@ -159,16 +159,20 @@ def kills(ruedarun, count, hogs=0, spares=0, ranks=4, megabytes=100):
             both = job.await_("all train again", lambda killed=killed: job.together(ranks, killed + 0.05))
             whole.append(max(did.at for did in both) - killed)
         usual = median_gap(job)
-        imports = min(import_seconds() for _ in range(2))
+        imports = min(import_seconds(WITH_OPTIMIZER) for _ in range(2))
         job.finish()
     return healed, whole, usual, imports
 
 
-def import_seconds():
+def import_seconds(statement="import rueda.torch"):
     """Of Python with rueda.torch and torch, beside whatever runs."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import rueda.torch"], check=True)
+    subprocess.run([sys.executable, "-c", statement], check=True)
     return time.monotonic() - began
+
+
+# What each script that trains imports: PyTorch's first optimizer brings torch._dynamo, which is as much again.
+WITH_OPTIMIZER = "import rueda.torch, torch; torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)"
 
 
 def controllers(ruedarun, count):
