@@ -20,6 +20,7 @@ CAUSES = {
     "raise": ("code 1", "SIGUSR1"),
     "exit": ("code 7", "SIGUSR2"),
 }
+ALONE_SECONDS = 20.0  # longer than a rank takes to come
 POLICIES = ("replace", "replace", "shrink", "discovery")
 
 
@@ -97,6 +98,7 @@ class ChurnJob(Job):
 
     def churn(self):
         self.await_("there is a step", lambda: self.steps() >= 0)
+        lately = time.monotonic()
         while len(self.harms) < self.plan.harms:
             time.sleep(self.chance.choice((0.0, 0.05, 0.3, 1.0)))
             if self.plan.policy == "discovery" and self.chance.random() < 0.5:
@@ -106,10 +108,12 @@ class ChurnJob(Job):
             if self.chance.random() < 0.4 and len(self.harms) < self.plan.harms:
                 time.sleep(self.chance.choice((0.0, 0.002, 0.02, 0.2)))
                 self.harm()
-            if len(self.harms) == many and len(self.whole()) < 2 and self.plan.policy != "replace":
-                if self.plan.policy == "shrink":
-                    return
+            if len(self.harms) > many:
+                lately = time.monotonic()
+            elif len(self.whole()) < 2 and self.plan.policy == "discovery":
                 self.offer(3)
+            elif self.plan.policy == "shrink" or time.monotonic() > lately + ALONE_SECONDS:
+                return  # no place is filled any more: one that has failed four times is given up
             # Three losses in a row without a commit would end the job.
             steps = self.steps()
             self.await_("there are new steps", lambda: self.steps() > steps + 1)
