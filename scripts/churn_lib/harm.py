@@ -63,7 +63,11 @@ class ChurnJob(Job):
         """(pid, member or -1, whether it is in an epoch) of whom may be harmed: one that has the state is always left."""
         logs = self.logs()
         whole = self.whole()
-        left = [(log.pid, log.member, True) for log in whole] if len(whole) > 1 else []
+        newest = max((log.epochs[-1].number for log in whole), default=0)
+        stay = sum(log.epochs[-1].number == newest for log in whole)
+        if self.plan.policy == "discovery" and self.slots < stay:  # some leave: the state is with the others
+            stay = 1
+        left = [(log.pid, log.member, True) for log in whole] if stay > 1 else []
         agent = agent_of(self.process.pid)
         said = {log.pid: log for log in logs}
         for pid in processes_of(self.canary):
