@@ -136,6 +136,42 @@ TEST_CASE("a host that is lost while there is no controller is lost to the next"
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("a host that is found after a take-over gets in, though the script fails at first") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "2", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"2+/3:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  folder.write("hosts", "nonsense: one\n");
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  wait_for(&job, "the hosts that it found before stay");
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 2 of 3, member 2 on three"));
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("the next controller knows which hosts are drained") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"},
+                  {"1/2:*=busy", "2/1:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  CHECK(ask(&job, "drain", "two").code == 0);
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  CHECK(ask(&job, "drain", "two").out == "host two is drained already\n");
+  kill(pid_of_member(job, 1), SIGKILL);  // it comes to no commit
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0 on one"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("a signal that comes while there is no controller ends the job") {
   const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
