@@ -76,7 +76,7 @@ TEST_CASE("a rank that is killed while there is no controller is replaced by the
 
 TEST_CASE("a controller may be killed again, and while the ranks heal") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "3"}, {"4+/3:*=end"}));
+  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "3"}, {"5+/3:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   SECTION("before the loss is known") {
     for (int round = 1; round <= 3; ++round) {
@@ -94,10 +94,13 @@ TEST_CASE("a controller may be killed again, and while the ranks heal") {
       wait_for(&job, "epoch " + std::to_string(round + 1) + ": rank 2 of 3");
     }
   }
+  // The job does not end before the third has taken over.
+  wait_for(&job, kTakenOver, 3);
+  kill(pid_of_member(job, 5), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(count(job.err(), kTakenOver) == 3);
-  for (int epoch = 1; epoch <= 4; ++epoch)
+  for (int epoch = 1; epoch <= 5; ++epoch)
     CHECK(count(job.out(), "epoch " + std::to_string(epoch) + ": rank 2 of 3") == 1);
   CHECK(job.wait_until_gone());
 }
