@@ -1,0 +1,56 @@
+"""librueda_xla.so, which XLA calls, and the context that its calls use."""
+
+import atexit
+import ctypes
+import functools
+import os
+
+import jax
+
+from rueda import _ffi
+from rueda._runtime import runtime
+from rueda.common import basics
+
+TARGET = "rueda_collective"
+
+
+def _load():
+    path = os.path.join(os.path.dirname(_ffi.library_path()), "librueda_xla.so")
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"cannot load librueda_xla from {path}: {error}") from error
+    found = loaded.rueda_xla_abi_version()
+    if found != _ffi.ABI_VERSION:
+        raise ImportError(
+            f"{path} speaks ABI version {found}, this package needs {_ffi.ABI_VERSION}: "
+            "reinstall rueda so that both come from the same build"
+        )
+    loaded.rueda_xla_use.restype = None
+    loaded.rueda_xla_use.argtypes = [ctypes.c_void_p]
+    return loaded
+
+
+_library = _load()
+jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_library.rueda_xla_collective), "cpu")
+_used = None  # the Context that XLA's calls use
+
+
+def attach():
+    """XLA's calls use the running context from now on; HorovodInternalError when not initialised."""
+    global _used
+    context = runtime.require_context()
+    if context is not _used:
+        _library.rueda_xla_use(context)
+        _used = context
+
+
+@functools.wraps(basics.init)
+def init(*args, **kwargs):
+    basics.init(*args, **kwargs)
+    attach()
+
+
+runtime.on_new_epoch.append(attach)
+# Before JAX waits for computations that are under way, which end with the job.
+atexit.register(runtime.shutdown)

@@ -1,0 +1,172 @@
+"""Collectives on arrays and pytrees, the same inside ``jax.jit`` as outside of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rueda import _array_collectives, _ffi
+from rueda._runtime import runtime
+from rueda.common import basics
+from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.jax._primitive import Spec, collective
+
+_MOVED = ("float8_e4m3fn", "float8_e5m2")
+_NAMED = {
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *_MOVED,
+}
+
+
+def _spec(kind, process_set, name, **fields):
+    place = runtime.require_running()
+    set_id = id_for_operation(process_set)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ValueError(f"name={name!r}: expected a text that is not empty, or None")
+    return Spec(
+        kind,
+        process_set=set_id,
+        size=process_set.size(),
+        place=process_set.rank(),
+        rank=place.rank,
+        name=name,
+        **fields,
+    )
+
+
+def _reduction(op, prescale_factor, postscale_factor):
+    if op not in range(basics.Average, basics.Product + 1):
+        raise ValueError(f"op={op!r} is not one of Average, Sum, Adasum, Min, Max, Product")
+    return {"op": op, "prescale": float(prescale_factor), "postscale": float(postscale_factor)}
+
+
+def _check(kind, array, spec):
+    """ValueError for what the runtime cannot do with this dtype or shape."""
+    dtype = array.dtype.name
+    if dtype not in _NAMED:
+        raise ValueError(f"{kind}: dtype {dtype} is not supported")
+    if kind in ("allgather", "alltoall", "reducescatter"):
+        if array.ndim == 0:
+            raise ValueError(
+                f"{kind} of an array without dimensions: it needs a first one; use x[None]"
+            )
+        if kind == "alltoall" and array.shape[0] % spec.size:
+            raise ValueError(
+                f"alltoall: {array.shape[0]} rows cannot be divided by {spec.size} ranks"
+            )
+    if kind not in ("allreduce", "reducescatter"):
+        return
+    scaled = spec.prescale != 1.0 or spec.postscale != 1.0
+    allowed = None
+    if dtype in _MOVED:
+        allowed = ()
+    elif dtype.startswith("complex"):
+        allowed = (basics.Sum, basics.Average)
+    elif dtype in ("uint16", "uint32", "uint64"):
+        allowed = () if scaled else (basics.Sum, basics.Product)
+    if allowed is not None and spec.op not in allowed:
+        raise ValueError(
+            f"{kind}: {dtype} cannot be reduced like this; convert it first, as with x.astype(jnp.float32)"
+        )
+
+
+def _run(kind, tree, spec):
+    leaves, form = jax.tree.flatten(tree)
+    if not leaves:
+        return tree
+    leaves = [jnp.asarray(each) for each in leaves]
+    for each in leaves:
+        _check(kind, each, spec)
+    return jax.tree.unflatten(form, collective(leaves, spec))
+
+
+def allreduce(
+    x,
+    op=basics.Average,
+    *,
+    name=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+):
+    """The reduction over all ranks; of a pytree as one group.
+
+    Parameters
+    ----------
+    x : array or pytree of arrays
+        Of equal shapes and dtypes on all ranks.
+    op : int
+        ``Average``, ``Sum``, ``Adasum``, ``Min``, ``Max``, ``Product``. Derivatives are there for the
+        first two.
+    name : str, optional
+        Ranks match operations by it; once per program. Without one the place in the program counts.
+    prescale_factor, postscale_factor : float
+        Applied before and after the reduction.
+    process_set : ProcessSet
+        The ranks that take part; only they may call this.
+    """
+    fields = _reduction(op, prescale_factor, postscale_factor)
+    return _run("allreduce", x, _spec(_ffi.ALLREDUCE, process_set, name, **fields))
+
+
+def reducescatter(
+    x,
+    op=basics.Average,
+    *,
+    name=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+):
+    """This rank's rows of the reduction; the first ranks get one more where they cannot be divided.
+
+    Parameters are those of `allreduce`.
+    """
+    fields = _reduction(op, prescale_factor, postscale_factor)
+    if op == basics.Adasum:
+        raise ValueError("reducescatter: op=Adasum is not supported")
+    return _run("reducescatter", x, _spec(_ffi.REDUCESCATTER, process_set, name, **fields))
+
+
+def allgather(x, *, name=None, process_set=global_process_set):
+    """The rows of all ranks, in rank order.
+
+    Outside of transformations first extents may differ between ranks; inside, where shapes are known
+    before anybody runs, they must be equal: HorovodInternalError's text otherwise, on every rank.
+    """
+    spec = _spec(_ffi.ALLGATHER, process_set, name)
+    leaves = jax.tree.leaves(x)
+    if any(isinstance(each, jax.core.Tracer) for each in leaves):
+        return _run("allgather", x, spec)
+    sizes = np.array([jnp.shape(each)[0] if jnp.ndim(each) else -1 for each in leaves], np.int64)
+    if not len(sizes):
+        return x
+    named = None if name is None else name + ".rows"
+    rows = _array_collectives.allgather(sizes[None], named, process_set)
+    if (rows == rows[0]).all():
+        return _run("allgather", x, spec)
+    # Each pads its rows to the longest, and all cut what came.
+    longest = rows.max(axis=0)
+    leaves, form = jax.tree.flatten(x)
+    padded = []
+    for each, most in zip(leaves, longest):
+        each = jnp.asarray(each)
+        _check("allgather", each, spec)
+        padded.append(jnp.pad(each, [(0, int(most) - each.shape[0])] + [(0, 0)] * (each.ndim - 1)))
+    results = []
+    for i, each in enumerate(_run("allgather", padded, spec)):
+        most = int(longest[i])
+        results.append(jnp.concatenate([each[r * most : r * most + n] for r, n in enumerate(rows[:, i])]))
+    return jax.tree.unflatten(form, results)
+
+
+def broadcast(x, root_rank, *, name=None, process_set=global_process_set):
+    """What ``root_rank``, a rank of the job, has; all ranks give arrays of the same shapes."""
+    if root_rank not in process_set.ranks:
+        raise ValueError(f"broadcast: root_rank {root_rank} is not one of {process_set.ranks}")
+    return _run("broadcast", x, _spec(_ffi.BROADCAST, process_set, name, root=root_rank))
+
+
+def alltoall(x, *, name=None, process_set=global_process_set):
+    """The n-th equal part of the rows goes to the n-th rank; returns what comes, in rank order."""
+    return _run("alltoall", x, _spec(_ffi.ALLTOALL, process_set, name))

@@ -1,0 +1,84 @@
+"""Gradients that are the same on all ranks: an optax optimizer, and `value_and_grad`."""
+
+import functools
+
+import jax
+
+from rueda.common import basics
+from rueda.common.process_sets import global_process_set
+from rueda.jax.collectives import allreduce
+from rueda.jax.compression import Compression
+
+
+def _reduce(grads, op, compression, process_set):
+    leaves, form = jax.tree.flatten(grads)
+    small = [compression.compress(jax.numpy.asarray(each)) for each in leaves]
+    reduced = allreduce([each for each, _ in small], op, process_set=process_set)
+    whole = [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, small)]
+    return jax.tree.unflatten(form, whole)
+
+
+def DistributedOptimizer(
+    optimizer,
+    *,
+    op=basics.Average,
+    compression=Compression.none,
+    process_set=global_process_set,
+    every_k=1,
+):
+    """An optax optimizer that reduces gradients over all ranks, as one group, before it uses them.
+
+    Parameters
+    ----------
+    optimizer : optax.GradientTransformation
+    op : int
+        ``Average``, ``Sum`` or ``Adasum``.
+    compression : type
+        One of `Compression`.
+    process_set : ProcessSet
+        The ranks that take part.
+    every_k : int
+        Gradients of so many calls are averaged on this rank first; updates between are zero.
+
+    Returns
+    -------
+    optax.GradientTransformation
+    """
+    import optax
+
+    if isinstance(every_k, bool) or not isinstance(every_k, int) or every_k < 1:
+        raise ValueError(f"every_k={every_k!r}: expected a whole number, 1 or more")
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(grads, state, params=None, **extra):
+        reduced = _reduce(grads, op, compression, process_set)
+        return inner.update(reduced, state, params, **extra)
+
+    distributed = optax.GradientTransformationExtraArgs(inner.init, update)
+    if every_k == 1:
+        return distributed
+    return optax.MultiSteps(distributed, every_k).gradient_transformation()
+
+
+def value_and_grad(
+    fun,
+    argnums=0,
+    has_aux=False,
+    *,
+    op=basics.Average,
+    compression=Compression.none,
+    process_set=global_process_set,
+    **options,
+):
+    """`jax.value_and_grad` whose gradients are reduced over all ranks, as one group.
+
+    The value, and what comes with it (``has_aux``), stay this rank's own. ``options`` go to JAX.
+    """
+    local = jax.value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def distributed(*args, **kwargs):
+        value, grads = local(*args, **kwargs)
+        return value, _reduce(grads, op, compression, process_set)
+
+    return distributed

@@ -1,0 +1,274 @@
+"""rueda.jax: collectives inside and outside of jit, their derivatives, training; one world for most of it."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import rueda
+from worlds import kill_once_all_are_here, ranks, results, run_ranks
+
+pytest.importorskip("jax")
+
+
+@ranks(2)
+def test_allreduce_of_pytrees():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    tree = {"a": jnp.full((3,), r + 1.0), "b": (jnp.int32(r), jnp.zeros((0, 2))), "c": None}
+    for run in (lambda f: f, jax.jit):
+        out = run(lambda t: hvd.allreduce(t, hvd.Sum))(tree)
+        np.testing.assert_array_equal(out["a"], np.full(3, n * (n + 1) / 2))
+        assert out["b"][0] == n * (n - 1) // 2 and out["b"][1].shape == (0, 2) and out["c"] is None
+    for op, expected in ((hvd.Min, 1), (hvd.Max, n), (hvd.Product, 2), (hvd.Average, (n + 1) / 2)):
+        assert hvd.allreduce(jnp.float32(r + 1), op) == expected
+    assert hvd.allreduce(jnp.float32(1), hvd.Sum, prescale_factor=2, postscale_factor=3) == 6 * n
+    for dtype in ("uint16", "uint32", "complex64", "bfloat16", "bool"):
+        x = jnp.ones(3, dtype)
+        summed = hvd.allreduce(x, hvd.Sum)
+        assert summed.dtype == x.dtype
+        np.testing.assert_array_equal(np.asarray(summed, np.complex64), 1 if dtype == "bool" else n)
+    with pytest.raises(ValueError, match="uint32 cannot be reduced"):
+        hvd.allreduce(jnp.uint32(1), hvd.Average)
+
+
+@ranks(2)
+def test_the_others():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    for run in (lambda f: f, jax.jit):
+        rows = run(lambda x: hvd.allgather(x))(jnp.full((2, 3), r))
+        np.testing.assert_array_equal(rows[:, 0], np.repeat(np.arange(n), 2))
+        got = run(lambda x: hvd.broadcast(x, 1))({"x": jnp.full(2, r), "y": jnp.uint32(r + 7)})
+        assert got["x"].tolist() == [1, 1] and got["y"] == 8
+        parts = run(lambda x: hvd.alltoall(x))(jnp.arange(n) + 10 * r)
+        np.testing.assert_array_equal(parts, 10 * np.arange(n) + r)
+        mine = run(lambda x: hvd.reducescatter(x, hvd.Sum))(jnp.arange(3.0))
+        np.testing.assert_array_equal(mine, [[0, n], [2 * n]][r])
+    uneven = hvd.allgather(jnp.full((r + 1, 2), float(r)))
+    np.testing.assert_array_equal(uneven[:, 1], [0, 1, 1])
+    keys = hvd.allgather(jnp.full((1,), r + 1j, "complex64"))
+    np.testing.assert_array_equal(keys, np.arange(n) + 1j)
+    with pytest.raises(ValueError, match="needs a first one"):
+        hvd.allgather(jnp.float32(0))
+    with pytest.raises(ValueError, match="cannot be divided"):
+        hvd.alltoall(jnp.zeros(3))
+    assert hvd.broadcast_object({"rank": r}, 1) == {"rank": 1}
+    assert hvd.allgather_object(r) == list(range(n))
+    params = {"key": jax.random.key(r), "raw": jax.random.PRNGKey(r), "w": jnp.full(2, float(r))}
+    params = hvd.broadcast_parameters(params, 1)
+    assert jax.random.key_data(params["key"]).tolist() == [0, 1] == params["raw"].tolist()
+    assert params["w"].tolist() == [1, 1]
+
+
+@ranks(2)
+def test_transformations():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+    from jax import lax
+
+    n, r = hvd.size(), hvd.rank()
+    x = jnp.arange(4.0) + r
+    weight = r + 1.0
+    total = n * (n + 1) / 2
+
+    def loss(f):
+        return lambda x: (f(x) * weight).sum()
+
+    for run in (lambda f: f, jax.jit):
+        grad = run(jax.grad(loss(lambda x: hvd.allreduce(x, hvd.Sum))))(x)
+        np.testing.assert_array_equal(grad, np.full(4, total))
+        grad = run(jax.grad(loss(jax.checkpoint(lambda x: jnp.sin(hvd.allreduce(x, hvd.Sum))))))(x)
+        summed = n * np.arange(4.0) + n * (n - 1) / 2
+        np.testing.assert_allclose(grad, np.cos(summed) * total, rtol=1e-6)
+        grad = run(jax.grad(loss(lambda x: hvd.allgather(x))))(x)
+        np.testing.assert_array_equal(grad, np.full(4, total / n))
+        grad = run(jax.grad(loss(lambda x: hvd.broadcast(x, 1))))(x)
+        np.testing.assert_array_equal(grad, np.full(4, total / n if r == 1 else 0))
+        grad = run(jax.grad(loss(lambda x: hvd.alltoall(x))))(x)
+        np.testing.assert_array_equal(grad, [1, 1, 2, 2])
+        grad = run(jax.grad(loss(lambda x: hvd.reducescatter(x, hvd.Sum))))(x)
+        np.testing.assert_array_equal(grad, np.array([1, 1, 2, 2]) * n)
+        _, tangent = run(lambda x: jax.jvp(lambda x: hvd.allreduce(x), (x,), (x,)))(x)
+        np.testing.assert_array_equal(tangent, np.arange(4) + (n - 1) / 2)
+
+    def step(carry, _):
+        carry = hvd.allreduce(carry + 1, hvd.Average)
+        return carry, carry
+
+    _, steps = jax.jit(lambda c: lax.scan(step, c, None, 3))(jnp.float32(r))
+    np.testing.assert_array_equal(steps, 1 + (n - 1) / 2 + np.arange(3))
+    count = jax.jit(
+        lambda c: lax.while_loop(lambda c: c < 10, lambda c: hvd.allreduce(c + 1, hvd.Sum), c)
+    )(jnp.float32(0))
+    assert count == 14
+    taken = jax.jit(lambda p, x: lax.cond(p, lambda x: hvd.allreduce(x, hvd.Sum), lambda x: x, x))
+    assert taken(True, x)[0] == 1 and taken(False, x)[0] == r
+    batched = jax.vmap(lambda x: hvd.allgather(x), in_axes=1, out_axes=1)(jnp.full((2, 3), r))
+    assert batched.shape == (2 * n, 3) and batched[-1, 0] == n - 1
+    twice = jax.jit(jax.linear_transpose(lambda x: hvd.allreduce(x, hvd.Sum), x))(x)[0]
+    np.testing.assert_array_equal(twice, n * np.arange(4) + n * (n - 1) / 2)
+    with pytest.raises(NotImplementedError, match="op=Average and op=Sum only"):
+        jax.grad(loss(lambda x: hvd.allreduce(x, hvd.Max)))(x)
+
+
+@ranks(2)
+def test_any_order_and_one_function_twice():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+
+    def eight(x):
+        order = range(8) if r == 0 else reversed(range(8))
+        out = {i: hvd.allreduce(x + i, hvd.Sum, name=f"of.{i}") for i in order}
+        return jnp.stack([out[i] for i in range(8)])
+
+    np.testing.assert_array_equal(jax.jit(eight)(jnp.float32(0)), n * np.arange(8))
+
+    inner = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum))
+    program = jax.jit(lambda x: (inner(x), inner(x * 10), inner(x * 100)))
+    names = re.findall(r'name = "([^"]+)"', program.lower(jnp.float32(1)).as_text())
+    assert len(set(names)) == 3 == len(names)
+    for _ in range(20):
+        assert [float(each) for each in program(jnp.float32(1))] == [n, 10 * n, 100 * n]
+    if r == 0:  # nobody else traces: nothing shifts
+        jax.eval_shape(inner, jnp.zeros(7))
+        jax.make_jaxpr(lambda x: hvd.allreduce(x))(jnp.zeros(7))
+    assert inner(jnp.float32(1)) == n
+    with pytest.raises(ValueError, match="'w' stands twice in one program"):
+        jax.jit(lambda x: hvd.allreduce(x, name="w") + hvd.allreduce(x, name="w")).lower(1.0)
+    # One program several times at once: the next waits behind the first.
+    running = [inner(jnp.float32(i)) for i in range(30)]
+    assert [float(each) for each in running] == [n * i for i in range(30)]
+
+
+@ranks(2)
+def test_disagreement_names_both_and_the_job_goes_on():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*rank") as failed:
+        jax.jit(lambda x: hvd.allreduce(x, name="unequal"))(jnp.zeros(2 + hvd.rank())).block_until_ready()
+    assert "unequal" in str(failed.value)
+    assert hvd.allreduce(jnp.float32(1), hvd.Sum) == hvd.size()
+    only = hvd.add_process_set([hvd.size() - 1])
+    if only.included():
+        assert hvd.allreduce(jnp.float32(3), hvd.Sum, process_set=only) == 3
+    else:
+        with pytest.raises(ValueError, match="not a member"):
+            hvd.allreduce(jnp.float32(3), hvd.Sum, process_set=only)
+    hvd.remove_process_set(only)
+
+
+@ranks(2, 3)
+def test_a_flax_model_stays_the_same_on_all_ranks():
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import rueda.jax as hvd
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3)(nn.relu(nn.Dense(16)(x)))
+
+    model = Model()
+    params = model.init(jax.random.key(hvd.rank()), jnp.zeros((1, 8)))
+    params = hvd.broadcast_parameters(params, 0)
+    optimizer = hvd.DistributedOptimizer(optax.adam(1e-2))
+    slow = hvd.DistributedOptimizer(optax.sgd(1e-2), every_k=2, compression=hvd.Compression.bf16)
+    state, slow_state = optimizer.init(params), slow.init(params)
+
+    def loss(params, x, y):
+        return optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y).mean()
+
+    @jax.jit
+    def step(params, state, slow_state, key):
+        x = jax.random.normal(key, (16, 8))
+        value, grads = jax.value_and_grad(loss)(params, x, jnp.argmax(x[:, :3], 1))
+        updates, state = optimizer.update(grads, state, params)
+        more, slow_state = slow.update(grads, slow_state, params)
+        return optax.apply_updates(optax.apply_updates(params, updates), more), state, slow_state, value
+
+    losses = []
+    for i in range(100):
+        key = jax.random.fold_in(jax.random.key(1000 + hvd.rank()), i)
+        params, state, slow_state, value = step(params, state, slow_state, key)
+        losses.append(float(value))
+    assert losses[-1] < losses[0] / 2
+    bits = [np.asarray(each).tobytes() for each in jax.tree.leaves((params, state))]
+    assert all(each == bits for each in hvd.allgather_object(bits))
+    x = jnp.full((4, 8), 1.0 + hvd.rank())
+    _, grads = jax.jit(hvd.value_and_grad(loss))(params, x, jnp.zeros(4, int))
+    mine = jax.grad(loss)(params, x, jnp.zeros(4, int))
+    mean = jax.tree.map(lambda *g: sum(g) / hvd.size(), *hvd.allgather_object(jax.device_get(mine)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads, mean)
+
+
+def lose_a_rank():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    step = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum, name="grads"))
+    assert step(jnp.float32(1)) == hvd.size()
+    hvd.barrier()
+    kill_once_all_are_here(1)
+    try:
+        step(jnp.float32(1)).block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        return str(error)
+
+
+def test_a_lost_rank_is_unavailable_and_named():
+    outcome = run_ranks(2, lose_a_rank)
+    assert outcome.reports[0]["lose_a_rank"]["result"].startswith("UNAVAILABLE: rank 1"), outcome.output
+
+
+def leave_with_operations_under_way():
+    import time
+
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    if hvd.rank() == 0:
+        pending = jax.jit(lambda x: hvd.allreduce(x, name="alone"))(jnp.float32(1))
+        assert not pending.is_ready()
+    return time.time()
+
+
+def test_a_process_ends_with_operations_under_way():
+    results(run_ranks(2, leave_with_operations_under_way))
+
+
+def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():
+    code = "import threading, rueda.jax as hvd; print(hvd.is_initialized(), threading.active_count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "1"]
+    library = pathlib.Path(rueda._ffi.library_path()).with_name("librueda_xla.so")
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    found = set(re.findall(r"NEEDED.*\[(.*)\]", needed))
+    assert found <= {"librueda.so.2", "libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}, found
+
+
+def test_an_older_jax_is_one_clear_error(tmp_path):
+    (tmp_path / "jax.py").write_text("__version__ = '0.4.30'")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    code = "import rueda.jax"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert "ImportError: rueda.jax needs JAX 0.10 or newer, this one is 0.4.30" in done.stderr
