@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import rueda
-from worlds import kill_once_all_are_here, ranks, results, run_ranks
+from worlds import kill_once_all_are_here, launch, ranks, run_ranks
 
 pytest.importorskip("jax")
 
@@ -236,24 +236,30 @@ def lose_a_rank():
 
 def test_a_lost_rank_is_unavailable_and_named():
     outcome = run_ranks(2, lose_a_rank)
-    assert outcome.reports[0]["lose_a_rank"]["result"].startswith("UNAVAILABLE: rank 1"), outcome.output
+    text = outcome.reports[0]["lose_a_rank"]["result"]
+    assert re.match("UNAVAILABLE: allreduce 'grads': rank 1 .* was lost", text), text
 
 
-def leave_with_operations_under_way():
-    import time
-
-    import jax
-    import jax.numpy as jnp
-    import rueda.jax as hvd
-
-    if hvd.rank() == 0:
-        pending = jax.jit(lambda x: hvd.allreduce(x, name="alone"))(jnp.float32(1))
-        assert not pending.is_ready()
-    return time.time()
+LEAVE = """
+import os, sys
+import jax, jax.numpy as jnp
+import rueda.jax as hvd
+hvd.init()
+of_rank_0 = hvd.broadcast_object(os.getpid(), 0)
+if hvd.rank() == 0:
+    x = jnp.ones((500, 500))  # JAX waits for small computations itself
+    pending = jax.jit(lambda x: hvd.allreduce(x @ x, name="alone"))(x)
+    print("pending:", not pending.is_ready(), flush=True)
+    sys.exit()
+from expect import eventually
+eventually(lambda: not os.path.exists(f"/proc/{of_rank_0}"))
+"""
 
 
 def test_a_process_ends_with_operations_under_way():
-    results(run_ranks(2, leave_with_operations_under_way))
+    env = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    code, output = launch(2, [sys.executable, "-c", LEAVE], env)
+    assert code == 0 and "pending: True" in output and "Traceback" not in output, output
 
 
 def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():

@@ -167,10 +167,10 @@ def _batch(arrays, dims, *, spec):
     """A batch travels whole, in one operation."""
     to = 1 if spec.kind in _IN_PARTS else 0
     moved = [
-        each if dim is batching.not_mapped else batching.moveaxis(each, dim, to)
+        each if dim is None else jax.numpy.moveaxis(each, dim, to)
         for each, dim in zip(arrays, dims)
     ]
-    out = [dim if dim is batching.not_mapped else to for dim in dims]
+    out = [None if dim is None else to for dim in dims]
     return collective_p.bind(*moved, spec=spec), out
 
 
