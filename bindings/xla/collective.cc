@@ -177,8 +177,8 @@ class Calls {
     // After the last of them the call may be gone.
     const std::vector<rueda_request*> requests = call->requests;
     for (rueda_request* each : requests) {
-      rueda_request_on_end(each, [](void* user) { instance().one_ended(static_cast<Call*>(user)); },
-                           call, nullptr);
+      rueda_request_on_end(
+          each, [](void* user) { instance().one_ended(static_cast<Call*>(user)); }, call, nullptr);
     }
   }
 

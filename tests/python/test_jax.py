@@ -135,7 +135,8 @@ def test_any_order_and_one_function_twice():
         out = {i: hvd.allreduce(x + i, hvd.Sum, name=f"of.{i}") for i in order}
         return jnp.stack([out[i] for i in range(8)])
 
-    np.testing.assert_array_equal(jax.jit(eight)(jnp.float32(0)), n * np.arange(8))
+    # XLA runs programs with small buffers alone one call after the other: not those.
+    np.testing.assert_array_equal(jax.jit(eight)(jnp.zeros(4096))[:, 0], n * np.arange(8))
 
     inner = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum))
     program = jax.jit(lambda x: (inner(x), inner(x * 10), inner(x * 100)))

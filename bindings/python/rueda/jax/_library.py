@@ -1,6 +1,5 @@
 """librueda_xla.so, which XLA calls, and the context that its calls use."""
 
-import atexit
 import ctypes
 import functools
 import os
@@ -52,5 +51,3 @@ def init(*args, **kwargs):
 
 
 runtime.on_new_epoch.append(attach)
-# Before JAX waits for computations that are under way, which end with the job.
-atexit.register(runtime.shutdown)

@@ -6,6 +6,7 @@ lowered, so a rank that only traces one changes nothing; each place in a program
 where JAX would lower a function once for all its calls.
 """
 
+import atexit
 import collections
 import dataclasses
 import functools
@@ -18,6 +19,7 @@ from jax._src.interpreters import ad, batching, mlir
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 
 from rueda import _ffi
+from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.jax import _library
 
@@ -256,7 +258,7 @@ def _require_one_device(context):
 def _lower(ctx, *operands, spec):
     _require_one_device(ctx.module_context)
     rule = jax.ffi.build_ffi_lowering_function(_library.TARGET, has_side_effect=True)
-    results = rule(
+    call = rule(
         ctx,
         *operands,
         kind=np.int32(spec.kind),
@@ -267,7 +269,17 @@ def _lower(ctx, *operands, spec):
         postscale=np.float64(spec.postscale),
         name=_name(ctx, spec),
     )
-    return results.results if hasattr(results, "results") else results
+    return call.results
 
 
 mlir.register_lowering(collective_p, _lower, platform="cpu", cacheable=False)
+
+
+@atexit.register
+def _leave():
+    """Before JAX waits for computations that are under way: they end, with errors that nobody wants."""
+    runtime.shutdown()
+    try:
+        dispatch.runtime_tokens.block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        dispatch.runtime_tokens.clear()

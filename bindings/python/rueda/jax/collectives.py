@@ -156,7 +156,9 @@ def allgather(x, *, name=None, process_set=global_process_set):
     results = []
     for i, each in enumerate(_run("allgather", padded, spec)):
         most = int(longest[i])
-        results.append(jnp.concatenate([each[r * most : r * most + n] for r, n in enumerate(rows[:, i])]))
+        results.append(
+            jnp.concatenate([each[r * most : r * most + n] for r, n in enumerate(rows[:, i])])
+        )
     return jax.tree.unflatten(form, results)
 
 
