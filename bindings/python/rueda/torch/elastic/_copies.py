@@ -10,6 +10,7 @@ import copy
 import os
 import queue
 import threading
+import warnings
 
 import torch
 
@@ -152,16 +153,26 @@ class Copies:
         self._spare = [_buffer(tensor, None).zero_() for tensor in self._live]
 
     def hold(self):
-        """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
+        """Until all copies are there: the tensors may be changed then. False: some are not what was saved."""
         if self._is_owed:
             self.begin()
             self._done.wait()
             self._is_owed = False
             self._intact = self.untouched()
+            if self._error is not None and self._intact:
+                self._copy_again()
         self._streams.wait_for_copies()
-        if self._error is not None:
-            raise self._error
         return self._intact
+
+    def _copy_again(self):
+        """What the thread has failed to copy."""
+        try:
+            for i in self._late:
+                self._copy(i)
+            self._error = None
+        except Exception as error:
+            self._error, self._intact = error, False
+            warnings.warn(f"a commit could not be copied, and does not count: {error}", RuntimeWarning, stacklevel=3)
 
     def untouched(self):
         """Whether nobody has changed, since the save, what is copied late."""
@@ -186,8 +197,10 @@ class Copies:
         }
 
     def state(self):
-        """A state dict of its own with what was saved."""
+        """A state dict of its own with what was saved; the error, if it could not be copied."""
         self.hold()
+        if self._error is not None:
+            raise self._error
         return _filled(self._outline, self._buffers)
 
     def _copy(self, i):
@@ -199,7 +212,7 @@ class Copies:
                 for i in self._late:
                     self._copy(i)
                     self._streams.use(self._live[i], self._buffers[i])
-        except Exception as error:  # it is raised where the copies are waited for
+        except Exception as error:  # who waits for the copies makes them
             self._error = error
         finally:
             self._done.set()
