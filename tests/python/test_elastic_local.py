@@ -17,9 +17,9 @@ from expect import raises  # noqa: E402
 from rueda._numpy import np  # noqa: E402
 from rueda._runtime import runtime  # noqa: E402
 from rueda.elastic import _mirror, _mirror_exchange  # noqa: E402
-from rueda.elastic._loop import GO_ON, RESTORE
+from rueda.elastic._loop import GO_ON, RESTORE  # noqa: E402
 from rueda.elastic._mirror_plan import Facts, Kept, Move, counting, mirrors, settle  # noqa: E402
-from rueda.torch.elastic import _local
+from rueda.torch.elastic import _local  # noqa: E402
 from rueda.torch.elastic._local import Orphan  # noqa: E402
 from rueda.torch.elastic._payload import pack, unpack  # noqa: E402
 from worlds import launch, ranks  # noqa: E402
