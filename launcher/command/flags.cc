@@ -160,7 +160,6 @@ void check_value(const std::string& variable, const std::string& value, const ch
 
 void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
   const auto set = [line, &flag](std::string value, const char* name) {
-    check_value(flag.variable, value, name);
     line->settings.push_back({flag.variable, std::move(value), name});
   };
   CLI::Option* option = nullptr;
@@ -192,7 +191,11 @@ void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
     case Takes::kReal:
       option = app->add_option_function<double>(
           flag.spellings,
-          [set, &flag](const double& number) { set(CLI::detail::to_string(number), flag.name); },
+          [set, &flag](const double& number) {
+            const std::string value = CLI::detail::to_string(number);
+            check_value(flag.variable, value, flag.name);
+            set(value, flag.name);
+          },
           flag.help);
       break;
     case Takes::kSwitch:

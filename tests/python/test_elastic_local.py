@@ -406,6 +406,7 @@ def test_a_rank_without_the_copy_that_counts_gets_it_from_its_mirror():
     rank = hvd.rank()
     with Played() as played:
         played.become(1, [0, 1, 2])
+        small_pieces(played)
         state = made(rank)
         state.count = 5
         state.commit()
