@@ -20,6 +20,7 @@ CAUSES = {
     "raise": ("code 1", "SIGUSR1"),
     "exit": ("code 7", "SIGUSR2"),
 }
+ALONE_SECONDS = 20.0  # longer than a rank takes to come
 POLICIES = ("replace", "replace", "shrink", "discovery")
 
 
@@ -62,7 +63,11 @@ class ChurnJob(Job):
         """(pid, member or -1, whether it is in an epoch) of whom may be harmed: one that has the state is always left."""
         logs = self.logs()
         whole = self.whole()
-        left = [(log.pid, log.member, True) for log in whole] if len(whole) > 1 else []
+        newest = max((log.epochs[-1].number for log in whole), default=0)
+        stay = sum(log.epochs[-1].number == newest for log in whole)
+        if self.plan.policy == "discovery" and self.slots < stay:  # some leave: the state is with the others
+            stay = 1
+        left = [(log.pid, log.member, True) for log in whole] if stay > 1 else []
         agent = agent_of(self.process.pid)
         said = {log.pid: log for log in logs}
         for pid in processes_of(self.canary):
@@ -97,6 +102,7 @@ class ChurnJob(Job):
 
     def churn(self):
         self.await_("there is a step", lambda: self.steps() >= 0)
+        lately = time.monotonic()
         while len(self.harms) < self.plan.harms:
             time.sleep(self.chance.choice((0.0, 0.05, 0.3, 1.0)))
             if self.plan.policy == "discovery" and self.chance.random() < 0.5:
@@ -106,10 +112,12 @@ class ChurnJob(Job):
             if self.chance.random() < 0.4 and len(self.harms) < self.plan.harms:
                 time.sleep(self.chance.choice((0.0, 0.002, 0.02, 0.2)))
                 self.harm()
-            if len(self.harms) == many and len(self.whole()) < 2 and self.plan.policy != "replace":
-                if self.plan.policy == "shrink":
-                    return
+            if len(self.harms) > many:
+                lately = time.monotonic()
+            elif len(self.whole()) < 2 and self.plan.policy == "discovery":
                 self.offer(3)
+            elif self.plan.policy == "shrink" or time.monotonic() > lately + ALONE_SECONDS:
+                return  # no place is filled any more: one that has failed four times is given up
             # Three losses in a row without a commit would end the job.
             steps = self.steps()
             self.await_("there are new steps", lambda: self.steps() > steps + 1)

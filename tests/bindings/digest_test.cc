@@ -1,0 +1,64 @@
+// The digest has the same bytes on every processor.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "bindings/c/digest_parts.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <random>
+#include <vector>
+
+namespace {
+
+using Digest = std::array<uint8_t, 16>;
+
+struct Ranges {
+  std::vector<const void*> parts;
+  std::vector<size_t> bytes;
+};
+
+// The whole, cut at random into so many ranges.
+Ranges cut(const std::vector<uint8_t>& whole, int count, std::mt19937* chance) {
+  Ranges ranges;
+  size_t at = 0;
+  for (int i = 1; i <= count; ++i) {
+    const size_t left = whole.size() - at;
+    const size_t size = i == count ? left : (*chance)() % (left + 1);
+    ranges.parts.push_back(whole.data() + at);
+    ranges.bytes.push_back(size);
+    at += size;
+  }
+  return ranges;
+}
+
+}  // namespace
+
+TEST_CASE("with AVX2 and without it the digests are equal", "[digest]") {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") == 0) {
+    WARN("this processor has no AVX2");
+    return;
+  }
+  std::mt19937 chance(1);
+  std::vector<uint8_t> whole;
+  for (size_t size = 0; size < 3'000'000; size = size < 600 ? size + 1 : size * 3 + 1) {
+    while (whole.size() < size) whole.push_back(static_cast<uint8_t>(chance()));
+    whole.resize(size);
+    const void* const all = whole.data();
+    Digest expected;
+    rueda::digest::of_parts(&all, &size, 1, expected.data());
+    for (const int count : {1, 2, 5}) {
+      const Ranges ranges = cut(whole, count, &chance);
+      Digest portable, fast;
+      rueda::digest::of_parts(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
+                              portable.data());
+      rueda::digest::with_avx2(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
+                               fast.data());
+      INFO(size << " bytes in " << count << " ranges");
+      REQUIRE(portable == expected);
+      REQUIRE(fast == expected);
+    }
+  }
+#endif
+}
