@@ -94,7 +94,7 @@ def _key(tensor):
 
 def _buffer(tensor, old):
     """Memory for a copy: the old one's, where it fits."""
-    if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype and old.device == tensor.device:
+    if old is not None and old.layout is tensor.layout and old.shape == tensor.shape and (old.dtype, old.device) == (tensor.dtype, tensor.device):
         return old
     return _large_pages.empty_like(tensor)
 
@@ -148,9 +148,12 @@ class Copies:
             self._done = threading.Event()
             _copier.do(self._copy_late)
 
-    def prepare(self):
-        """Has memory for the next save, and has it written once: that takes longer than to copy."""
-        self._spare = [_buffer(tensor, None).zero_() for tensor in self._live]
+    def prepare(self, more=()):
+        """Has memory for the next save, and has it written once: that takes longer than to copy.
+
+        ``more``: tensors like those that come behind these.
+        """
+        self._spare = [_buffer(tensor, None).zero_() for tensor in (*self._live, *more)]
 
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some are not what was saved."""

@@ -216,8 +216,8 @@ class TorchState(ObjectState):
                 handler.value.reset()
 
     def prepare(self):
-        for copies in self._copies():
-            copies.prepare()
+        for handler in self._handlers.values():
+            handler.prepare()
 
     def depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
