@@ -153,6 +153,7 @@ void GrpcControllerClient::begin_session() {
         send_store_bytes(member, bytes, end);
       });
   for (const MemberId member : broken) relay_.drop(member);
+  if (!why_leaves_.empty()) leaves(why_leaves_);
 }
 
 // No controller has come: the ranks hear why, and have the grace period to end.
@@ -231,6 +232,7 @@ Result<std::string> GrpcControllerClient::drain_host(const std::string&) {
 }
 
 void GrpcControllerClient::leaves(const std::string& why) {
+  why_leaves_ = why;
   control::AgentMessage message;
   message.mutable_leaves()->set_why(why);
   client_->send(std::move(message));
@@ -242,11 +244,11 @@ void GrpcControllerClient::count(const std::vector<RankCounters>& counters) {
 
 void GrpcControllerClient::finish() {
   client_->finish_output();
-  bool told = false;
+  std::optional<int> told;  // whom; another one has to hear it, too
   while (!goodbye_ && !controller_is_lost(Clock::now())) {
     // The controller must have all output before it hears that there is no more.
-    if (!told && client_->output_done()) {
-      told = true;
+    if (told != session_ && session_ == client_->session() && client_->output_done()) {
+      told = session_;
       control::AgentMessage message;
       message.mutable_finished()->set_failure(failure_);
       message.mutable_finished()->set_exit_code(failure_code_);

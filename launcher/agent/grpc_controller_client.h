@@ -69,6 +69,7 @@ class GrpcControllerClient : public ControllerClient {
   StreamRelay relay_;
   StoreStreams requests_;  // where the connection lasts
   int session_ = 0;
+  std::string why_leaves_;  // told to each controller
   Newcomers newcomers_;
   std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;
   Clock::time_point last_heard_, last_work_, last_beat_;

@@ -168,6 +168,8 @@ void Agent::follow(const Order& order) {
     case Order::Kind::kRankLost: verdict_came(order.lost); break;
     case Order::Kind::kSignal:
       leave_by_.reset();  // there is no other host
+      // Another controller tells it again; the user's second one comes as kKill.
+      if (supervisor_.cause() == StopCause::kSignal) break;
       supervisor_.signal_received(order.signal, time_now());
       break;
     case Order::Kind::kUserSignal: signal_ranks(order.signal); break;

@@ -95,6 +95,7 @@ Status JobController::invite(const HostSlots& host) {
   entry.may_fail = true;
   entry.invited = clock_now();
   hosts_.push_back(std::move(entry));
+  plan_.succession->note_host(number, false);
   server_->add_host(host.host);
   Ticket ticket = ticket_;
   ticket.addresses = server_->addresses();
@@ -150,6 +151,8 @@ void JobController::say_goodbye_to(int host) {
 
 // One that is not ready yet is not awaited any more.
 Result<std::string> JobController::drain_host(const std::string& name) {
+  if (taking_over_)
+    return failed_precondition("another controller is taking over; ask again in a moment");
   for (size_t number = 0; goes_on() && number < hosts_.size(); ++number) {
     const JobHost& host = hosts_[number];
     if (host.over() || host.state == State::kRunning || host.name() != name) continue;

@@ -179,17 +179,20 @@ void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
   std::vector<membership::Action> actions = decider_.on(event, now);
-  if (!doors_.keep ||
-      std::ranges::none_of(actions, [&](const auto& one) { return is_lasting(one); }))
-    return perform_all(actions);
+  const bool lasts = std::holds_alternative<membership::HostDrained>(event) ||
+                     std::ranges::any_of(actions, [&](const auto& one) { return is_lasting(one); });
+  if (!doors_.keep || !lasts) return perform_all(actions);
   withheld_ = std::move(actions);
   doors_.keep(decider_.record());
 }
 
 // What nobody may decide again who does not know of it.
 bool ElasticMembers::is_lasting(const membership::Action& action) const {
-  if (const auto* answer = std::get_if<membership::Answer>(&action))
-    return answer->common->answer == wire::EpochAnswer::kEnter && answer->common->epoch > begun_;
+  if (const auto* answer = std::get_if<membership::Answer>(&action)) {
+    const wire::NewEpoch& common = *answer->common;
+    return common.answer == wire::EpochAnswer::kRemoved ||
+           (common.answer == wire::EpochAnswer::kEnter && common.epoch > begun_);
+  }
   return std::holds_alternative<membership::StartMember>(action) ||
          std::holds_alternative<membership::EndJob>(action);
 }
@@ -215,6 +218,7 @@ bool ElasticMembers::take_over(const std::string& record, const std::vector<Livi
   begins_ = false;
   any_ready_ = true;
   found_ = discovery_ ? decider_.found_hosts() : plan_.hosts;
+  if (discovery_) discovery_->go_on_from(found_);
   for (const Living& one : living) members_[one.member] = {one.host, one.rank, one.pid};
   std::vector<uint64_t> by_rank;
   for (const auto& seat : decider_.seats()) {

@@ -185,6 +185,7 @@ class JobController {
   // While we take over: who is back, and what has come from them.
   bool taking_over_ = false, listens_for_late_ = false;
   std::map<int, control::Holds> back_;
+  TimePoint last_back_;
   std::vector<AgentEvent> waiting_events_;
   std::set<size_t> late_;    // hosts that have not come, and may still
   std::set<int> gone_;       // whose connections have ended

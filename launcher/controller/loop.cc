@@ -111,7 +111,7 @@ void JobController::read_signals() {
 
 void JobController::take_events() {
   if (server_ == nullptr) return;
-  server_->hold_output(books_.congested());
+  server_->hold_output(taking_over_ || books_.congested());
   for (AgentEvent& event : server_->take()) take_event(&event);
 }
 

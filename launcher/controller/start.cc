@@ -48,6 +48,12 @@ Status JobController::prepare() {
     entry.invited = clock_now();
     hosts_.push_back(std::move(entry));
   }
+  while (hosts_.size() < plan_.succession->numbered_hosts()) {
+    JobHost entry;
+    entry.invited = clock_now();
+    entry.may_fail = true;
+    hosts_.push_back(std::move(entry));
+  }
   open_observer();
   if (elastic()) listed_ = plan_.elastic->hosts;
   RUEDA_RETURN_IF_ERROR(open_store());

@@ -74,6 +74,8 @@ class Succession {
   // Whose agent was heard last to be with the job.
   void note_host(size_t host, bool runs);
   std::vector<size_t> running_hosts() const;
+  // How many have a number: a later one has another, and a certificate for that.
+  size_t numbered_hosts() const { return page_->hosts.load(); }
 
  private:
   struct Page {

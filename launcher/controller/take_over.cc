@@ -13,6 +13,12 @@ namespace rueda::launcher {
 
 using State = JobHost::State;
 
+namespace {
+
+constexpr std::chrono::seconds kStillComing{1};
+
+}  // namespace
+
 // ---- while all is well: what is decided is kept -------------------------------------------------
 
 // Every host has it; a majority of those with ranks of the last epoch must, before it is acted on.
@@ -58,11 +64,6 @@ void JobController::act_on_kept() {
 
 // An agent that was in the job before us.
 void JobController::agent_back(int number, const control::Register& agent) {
-  while (static_cast<int>(hosts_.size()) <= number) {
-    JobHost& entry = hosts_.emplace_back();
-    entry.invited = clock_now();
-    entry.may_fail = true;
-  }
   JobHost& host = hosts_[static_cast<size_t>(number)];
   const control::Holds& holds = agent.holds();
   late_.erase(static_cast<size_t>(number));
@@ -74,6 +75,7 @@ void JobController::agent_back(int number, const control::Register& agent) {
   host.address = holds.address();
   host.reach = reach_of(host.name(), agent);
   back_[number] = holds;
+  last_back_ = clock_now();
   narrate("host " + host.name() + " is back: agent pid " + std::to_string(agent.pid()));
   control::ControllerMessage message;
   message.mutable_taken_over();
@@ -96,19 +98,19 @@ const control::Holds* JobController::newest_held() const {
 }
 
 // All who were there when the last controller was killed have come; or there was time enough for
-// them, and a majority of the last epoch's hosts is here with the last decision that was acted on.
+// them, none comes any more, and a majority of the last epoch's hosts is here. And somebody has the
+// last decision that was acted on.
 void JobController::take_over_if_due(TimePoint at) {
   if (!taking_over_) return;
   const std::vector<size_t> expected = plan_.succession->running_hosts();
   const bool all = std::ranges::all_of(
       expected, [&](size_t host) { return back_.contains(static_cast<int>(host)); });
   const auto patience = std::chrono::duration<double>(plan_.options.silence_seconds);
-  if (!all && at - begun_ < patience) return;
+  if (!all && (at - begun_ < patience || at - last_back_ < kStillComing)) return;
   const bool ends = failure_ != 0 || supervisor_.cause() != StopCause::kNone;
   const control::Holds* const newest = newest_held();
-  if (ends ||
-      (newest != nullptr && newest->serial() >= plan_.succession->acted() && has_majority(*newest)))
-    return take_over();
+  const bool is_last = newest != nullptr && newest->serial() >= plan_.succession->acted();
+  if (ends || (is_last && (all || has_majority(*newest)))) return take_over();
   const double waits = plan_.options.elastic.driver_timeout_seconds;
   if (at - begun_ < std::chrono::duration<double>(waits)) return;
   std::ostringstream text;
@@ -149,6 +151,8 @@ void JobController::take_over() {
         const Status status = add_member(there, {one.member(), {one.rank(), 1, 0, 1, 0, 1}});
         if (!status.ok()) return fail(kLauncherFailure, status.message());
         living.push_back({one.member(), host.name(), one.rank(), one.pid()});
+      } else {
+        books_.output_of(one.member(), one.rank());
       }
       members_[one.member()] = {there, one.rank(), one.pid()};
     }
@@ -166,6 +170,12 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
     return fail(kLauncherFailure, "the last decision that the agents kept makes no sense");
   say("another controller has taken over: " + counted(back_.size(), "host") + ", " +
       counted(living.size(), "rank"));
+  // Their ranks are connected: they have reached each other.
+  for (const auto& [to, holds] : back_) {
+    for (const auto& [from, others] : back_) {
+      if (from != to) tries_.push_back({from, to, holds.address(), ""});
+    }
+  }
   const auto is_here = [&](const std::string& name) {
     return std::ranges::any_of(back_,
                                [&](const auto& one) { return one.second.host_name() == name; });

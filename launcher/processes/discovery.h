@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/base/status.h"
@@ -49,6 +50,8 @@ class Discovery {
   TimePoint next_deadline() const;
   // The hosts, in the order of the script, when they are others than those of the last answer.
   std::optional<std::vector<HostSlots>> work(TimePoint now);
+  // Another one's last answer, before the first run: a failure is one of a job that goes on.
+  void go_on_from(std::vector<HostSlots> answer) { answer_ = std::move(answer); }
   // For an owner that reaps all its children: what waitpid() has given it. False: not ours.
   bool ended(pid_t pid, int wait_status);
 

@@ -10,25 +10,6 @@
 namespace rueda::testing {
 namespace {
 
-struct Answer {
-  int code = -1;
-  std::string out, err;
-};
-
-// `rueda COMMAND` of this job and no other, with one word more if there is one.
-Answer ask(Job* job, const std::string& command, const std::string& more = "") {
-  const std::string before = "job ";
-  const size_t at = job->err().find(before);
-  REQUIRE(at != std::string::npos);
-  Job::Setup setup;
-  setup.program = RUEDA_TOOL;
-  Words words = {command, job->err().substr(at + before.size(), 16)};
-  if (!more.empty()) words.push_back(more);
-  Job tool(words, setup);
-  const int code = tool.wait();
-  return {code, tool.out(), tool.err()};
-}
-
 Answer drain(Job* job, const std::string& host) { return ask(job, "drain", host); }
 
 }  // namespace

@@ -84,4 +84,23 @@ inline int number_after(const std::string& text, const std::string& before) {
   return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
 }
 
+struct Answer {
+  int code = -1;
+  std::string out, err;
+};
+
+// `rueda COMMAND` of this job and no other, with one word more if there is one.
+inline Answer ask(Job* job, const std::string& command, const std::string& more = "") {
+  const std::string before = "job ";
+  const size_t at = job->err().find(before);
+  REQUIRE(at != std::string::npos);
+  Job::Setup setup;
+  setup.program = RUEDA_TOOL;
+  Words words = {command, job->err().substr(at + before.size(), 16)};
+  if (!more.empty()) words.push_back(more);
+  Job tool(words, setup);
+  const int code = tool.wait();
+  return {code, tool.out(), tool.err()};
+}
+
 }  // namespace rueda::testing

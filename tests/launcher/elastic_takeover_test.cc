@@ -76,7 +76,7 @@ TEST_CASE("a rank that is killed while there is no controller is replaced by the
 
 TEST_CASE("a controller may be killed again, and while the ranks heal") {
   const HostsFolder folder;
-  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "3"}, {"4+/3:*=end"}));
+  Job job(command(folder, {"-np", "3", "-H", "one:2,two:1", "--min-np", "3"}, {"5+/3:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   SECTION("before the loss is known") {
     for (int round = 1; round <= 3; ++round) {
@@ -94,10 +94,13 @@ TEST_CASE("a controller may be killed again, and while the ranks heal") {
       wait_for(&job, "epoch " + std::to_string(round + 1) + ": rank 2 of 3");
     }
   }
+  // The job does not end before the third has taken over.
+  wait_for(&job, kTakenOver, 3);
+  kill(pid_of_member(job, 5), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(count(job.err(), kTakenOver) == 3);
-  for (int epoch = 1; epoch <= 4; ++epoch)
+  for (int epoch = 1; epoch <= 5; ++epoch)
     CHECK(count(job.out(), "epoch " + std::to_string(epoch) + ": rank 2 of 3") == 1);
   CHECK(job.wait_until_gone());
 }
@@ -133,6 +136,42 @@ TEST_CASE("a host that is lost while there is no controller is lost to the next"
   CHECK(has(job.err(), "host two is lost: it has not come back to the new controller"));
   CHECK(has(job.out(), "epoch 2: rank 0 of 2, member 0 on one"));
   CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 2 on three"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that is found after a take-over gets in, though the script fails at first") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "2", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {"2+/3:*=end"}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  folder.write("hosts", "nonsense: one\n");
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  wait_for(&job, "the hosts that it found before stay");
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 2 of 3, member 2 on three"));
+  CHECK_FALSE(has(job.err(), "is lost"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("the next controller knows which hosts are drained") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"},
+                  {"1/2:*=busy", "2/1:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  CHECK(ask(&job, "drain", "two").code == 0);
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  CHECK(ask(&job, "drain", "two").out == "host two is drained already\n");
+  kill(pid_of_member(job, 1), SIGKILL);  // it comes to no commit
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0 on one"));
   CHECK(job.wait_until_gone());
 }
 

@@ -132,7 +132,10 @@ def test_what_an_optimizer_will_have_is_known_before_it_steps_and_nothing_is_cha
     layer = torch.nn.Linear(5, 3)
     optimizer = kind(layer.parameters(), lr=0.1, **options)
     before = [p.clone() for p in layer.parameters()]
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    hook = optimizer.register_step_pre_hook(lambda *_: pytest.fail("it has stepped"))
     expected = expected_tensors(optimizer)
+    hook.remove()
     assert all(map(torch.equal, before, layer.parameters())) and not optimizer.state
     assert all(p.grad is None and any(p is each for each in optimizer.param_groups[0]["params"]) for p in layer.parameters())
     layer(torch.ones(5)).sum().backward()
