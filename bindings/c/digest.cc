@@ -9,7 +9,7 @@ extern "C" void rueda_digest(const void* const* parts, const size_t* bytes, size
                              uint8_t* digest) {
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (has_avx2) return rueda::digest::with_avx2(parts, bytes, count, digest);
+  if (has_avx2) return rueda::c::digest_with_avx2(parts, bytes, count, digest);
 #endif
-  rueda::digest::of_parts(parts, bytes, count, digest);
+  rueda::c::digest_of_parts(parts, bytes, count, digest);
 }

@@ -23,13 +23,14 @@
 
 #include "bindings/c/digest_parts.h"
 
-namespace rueda::digest {
+namespace rueda::c {
 
-void with_avx2(const void* const* parts, const size_t* bytes, size_t count, uint8_t* digest) {
-  of_parts(parts, bytes, count, digest);
+void digest_with_avx2(const void* const* parts, const size_t* bytes, size_t count,
+                      uint8_t* digest) {
+  digest_of_parts(parts, bytes, count, digest);
 }
 
-}  // namespace rueda::digest
+}  // namespace rueda::c
 
 #if defined(__clang__)
 #pragma clang attribute pop

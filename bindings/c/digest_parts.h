@@ -1,18 +1,19 @@
 // The digest of several ranges, for whoever includes it behind xxhash.h: once for any processor,
-// once for those with AVX2, which xxHash's own choice of instructions makes more than twice as fast.
+// once for those with AVX2, where xxHash is more than twice as fast.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace rueda::digest {
+namespace rueda::c {
 
 // As rueda_digest(). Only where the processor has AVX2.
-void with_avx2(const void* const* parts, const size_t* bytes, size_t count, uint8_t* digest);
+void digest_with_avx2(const void* const* parts, const size_t* bytes, size_t count, uint8_t* digest);
 
 namespace {
 
-inline void of_parts(const void* const* parts, const size_t* bytes, size_t count, uint8_t* digest) {
+inline void digest_of_parts(const void* const* parts, const size_t* bytes, size_t count,
+                            uint8_t* digest) {
   XXH128_hash_t hash;
   if (count == 1) {
     hash = XXH3_128bits(parts[0], bytes[0]);
@@ -28,4 +29,4 @@ inline void of_parts(const void* const* parts, const size_t* bytes, size_t count
 }
 
 }  // namespace
-}  // namespace rueda::digest
+}  // namespace rueda::c

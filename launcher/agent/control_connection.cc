@@ -21,6 +21,8 @@ namespace rueda::launcher {
 namespace {
 
 constexpr int kTryMilliseconds = 3000;
+// Where one answers at once it is not waited for others, which may be cut off.
+constexpr int kFirstTryMilliseconds = 300;
 
 // What the two streams and the agent's loop share.
 class Mailbox {
@@ -295,11 +297,11 @@ std::shared_ptr<grpc::Channel> make_channel(const Ticket& ticket, const std::str
 }
 
 // Whether somebody listens there; gRPC would say no more than that it did not work.
-std::string try_address(const std::string& text) {
+std::string try_address(const std::string& text, int milliseconds) {
   std::string address;
   int port = 0;
   if (!split_port(text, &address, &port)) return "it is no address with a port";
-  const auto connection = connect_to(address, port, kTryMilliseconds);
+  const auto connection = connect_to(address, port, milliseconds);
   return connection.ok() ? "" : connection.status().message();
 }
 
@@ -309,11 +311,12 @@ std::string host_of(const std::string& text) {
   return split_port(text, &address, &port) ? address : text;
 }
 
-// The addresses at which somebody answers; `table`: what the others said.
-std::vector<std::string> find_answering(const Ticket& ticket, std::string* table) {
+// The addresses at which somebody answers in this time; `table`: what the others said.
+std::vector<std::string> find_answering(const Ticket& ticket, int milliseconds,
+                                        std::string* table) {
   std::vector<std::future<std::string>> tries;
   for (const std::string& address : ticket.addresses)
-    tries.push_back(std::async(std::launch::async, try_address, address));
+    tries.push_back(std::async(std::launch::async, try_address, address, milliseconds));
   table->clear();
   std::vector<std::string> answering;
   for (size_t i = 0; i < tries.size(); ++i) {
@@ -334,22 +337,31 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Tick
   gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
   const auto deadline = std::chrono::system_clock::now() + limit;
   std::string table;
-  std::vector<std::string> answering = find_answering(ticket, &table);
+  const auto soon = [] {
+    return std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
+  };
+  const auto connection_to =
+      [&](const std::string& address,
+          std::chrono::system_clock::time_point until) -> std::unique_ptr<ControlConnection> {
+    const auto channel = make_channel(ticket, address);
+    Result<UniqueFd> wake = host::make_event_fd();
+    if (!wake.ok() || !channel->WaitForConnected(until)) return nullptr;
+    return std::make_unique<GrpcControlConnection>(address, ticket.token, channel,
+                                                   std::move(wake).value());
+  };
+  for (const std::string& address : find_answering(ticket, kFirstTryMilliseconds, &table)) {
+    if (auto connection = connection_to(address, soon())) return connection;
+  }
+  std::vector<std::string> answering = find_answering(ticket, kTryMilliseconds, &table);
   // A network that has only just come up.
   while (answering.empty() && std::chrono::system_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    answering = find_answering(ticket, &table);
+    answering = find_answering(ticket, kTryMilliseconds, &table);
   }
   for (const std::string& address : answering) {
-    const auto channel = make_channel(ticket, address);
-    const auto soon =
-        std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
     const bool last = address == answering.back();
-    if (channel->WaitForConnected(last ? std::max(deadline, soon) : soon)) {
-      RUEDA_ASSIGN_OR_RETURN(UniqueFd wake, host::make_event_fd());
-      return std::unique_ptr<ControlConnection>(
-          std::make_unique<GrpcControlConnection>(address, ticket.token, channel, std::move(wake)));
-    }
+    if (auto connection = connection_to(address, last ? std::max(deadline, soon()) : soon()))
+      return connection;
     table += "\n  " + address + "  somebody answers, but not as this job's controller" +
              hint_of_large_packets(host_of(address));
   }

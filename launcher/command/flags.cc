@@ -3,6 +3,7 @@
 #include <optional>
 #include <variant>
 
+#include "collectives/base/config.h"
 #include "launcher/command/setting_flags.h"
 
 namespace rueda::launcher {
@@ -147,6 +148,16 @@ void add(CLI::App* app, CommandLine* line, const ElasticFlag& flag) {
       ->group(kElastic);
 }
 
+// What the variable would be refused for, said of the flag.
+void check_value(const std::string& variable, const std::string& value, const char* name) {
+  const auto get = [&](const char* asked) { return variable == asked ? value.c_str() : nullptr; };
+  const auto config = load_config(get);
+  if (config.ok()) return;
+  const std::string said = config.status().message();
+  const std::string before = variable + "='" + value + "': ";
+  throw CLI::ValidationError(name, said.rfind(before, 0) == 0 ? said.substr(before.size()) : said);
+}
+
 void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
   const auto set = [line, &flag](std::string value, const char* name) {
     line->settings.push_back({flag.variable, std::move(value), name});
@@ -180,7 +191,11 @@ void add(CLI::App* app, CommandLine* line, const SettingFlag& flag) {
     case Takes::kReal:
       option = app->add_option_function<double>(
           flag.spellings,
-          [set, &flag](const double& number) { set(CLI::detail::to_string(number), flag.name); },
+          [set, &flag](const double& number) {
+            const std::string value = CLI::detail::to_string(number);
+            check_value(flag.variable, value, flag.name);
+            set(value, flag.name);
+          },
           flag.help);
       break;
     case Takes::kSwitch:

@@ -50,8 +50,9 @@ Result<std::unique_ptr<Acceptor>> Acceptor::listen(std::vector<ListeningSocket> 
   return acceptor;
 }
 
-void Acceptor::start(Take take) {
+void Acceptor::start(Take take, size_t expected_hosts) {
   take_ = std::move(take);
+  most_ = std::max(kMaxStrangers, 2 * (sockets_.size() + 1) * expected_hosts);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -72,7 +73,7 @@ void Acceptor::run() {
     while (!recent.empty() && recent.front() + kHandshakeLimit <= now) recent.pop_front();
     std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
     int timeout_ms = -1;
-    if (recent.size() < kMaxStrangers) {
+    if (recent.size() < most_) {
       for (const ListeningSocket& socket : sockets_) fds.push_back({socket.fd.get(), POLLIN, 0});
     } else {
       const auto left =
@@ -81,7 +82,7 @@ void Acceptor::run() {
     }
     poll(fds.data(), fds.size(), timeout_ms);
     if (fds[0].revents != 0) return;
-    for (size_t i = 1; i < fds.size() && recent.size() < kMaxStrangers; ++i) {
+    for (size_t i = 1; i < fds.size() && recent.size() < most_; ++i) {
       if (fds[i].revents == 0) continue;
       UniqueFd connection(accept4(fds[i].fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!connection) {

@@ -126,6 +126,10 @@ class Hub {
     return host;
   }
 
+  size_t hosts() {
+    const std::lock_guard lock(mutex_);
+    return hosts_.size();
+  }
   void add_host(const std::string& name) {
     const std::lock_guard lock(mutex_);
     add_place(name);
@@ -467,12 +471,14 @@ class GrpcControlServer : public ControlServer {
 
  private:
   void accept() {
-    acceptor_->start([door = door_](int listener, UniqueFd connection) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-      parameters.listener_fd = listener;
-      parameters.fd = connection.release();
-      door->HandleNewConnection(&parameters);
-    });
+    acceptor_->start(
+        [door = door_](int listener, UniqueFd connection) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+          parameters.listener_fd = listener;
+          parameters.fd = connection.release();
+          door->HandleNewConnection(&parameters);
+        },
+        hub_.hosts());
     listens_ = true;
   }
 

@@ -82,10 +82,24 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   settle(std::chrono::steady_clock::now());
   if (over_) return failed_precondition("the job is about to end");
   if (takes_over_) return failed_precondition("another controller is taking over; ask again");
-  Result<std::string> outlook = decider_.drain_outlook(host);
+  Result<std::string> outlook = drain_outlook(host);
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
   return outlook;
+}
+
+// Of the job as it will be when all drains that wait for a decision to be kept are done.
+Result<std::string> ElasticMembers::drain_outlook(const std::string& host) const {
+  const auto is_drain = [](const membership::Event& event) {
+    return std::holds_alternative<membership::HostDrained>(event);
+  };
+  if (std::ranges::none_of(events_, is_drain)) return decider_.drain_outlook(host);
+  auto later = membership::MembershipDecider::resume(plan_.policy, decider_.record());
+  if (later == nullptr) return decider_.drain_outlook(host);
+  for (const membership::Event& event : events_) {
+    if (is_drain(event)) (void)later->on(event, std::chrono::steady_clock::now());
+  }
+  return later->drain_outlook(host);
 }
 
 void ElasticMembers::counted(const RankCounters& counters) {

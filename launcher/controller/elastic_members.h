@@ -114,6 +114,7 @@ class ElasticMembers {
   void stop();
 
  private:
+  Result<std::string> drain_outlook(const std::string& host) const;
   void look_for_hosts(TimePoint now);
   void look_for_slow(TimePoint now);
   void settle(TimePoint now);

@@ -1,5 +1,5 @@
 // StoreServer: keeps the store of one job and serves it to its members, each over its own stream.
-// Lives in the launcher's per-host agent.
+// Lives in the launcher: in its process of the host, or in the controller of several.
 //
 // A member is one process of the job, a rank its number in one epoch: begin_epoch() says who is
 // who. Until the first one a member's number is its rank.

@@ -21,6 +21,7 @@ CAUSES = {
     "exit": ("code 7", "SIGUSR2"),
 }
 ALONE_SECONDS = 20.0  # longer than a rank takes to come
+PROGRAMS = "plain", "torch"
 POLICIES = ("replace", "replace", "shrink", "discovery")
 
 
@@ -36,11 +37,11 @@ class Report(NamedTuple):
 class Plan:
     """What happens in the job of a seed."""
 
-    def __init__(self, seed, kinds, harms):
+    def __init__(self, seed, kinds, harms, programs):
         chance = self.chance = random.Random(seed)
         self.kinds, self.faults = kinds, {}
         self.ranks = chance.randint(2, 4)
-        self.program = chance.choice(("plain", "torch"))
+        self.program = chance.choice(programs)
         self.policy = chance.choice(POLICIES)
         self.join = chance.choice(("ready", "ready", "announce"))
         self.size = chance.choice((64, 5000, 200_000))
@@ -131,9 +132,9 @@ class ChurnJob(Job):
         return None
 
 
-def run_job(seed, ruedarun, kinds=KINDS, harms=6, keep=False):
+def run_job(seed, ruedarun, kinds=KINDS, harms=6, keep=False, programs=PROGRAMS):
     """The Report of the job of a seed."""
-    plan = Plan(seed, kinds, harms)
+    plan = Plan(seed, kinds, harms, programs)
     job = ChurnJob(plan, ruedarun)
     started = time.monotonic()
     try:

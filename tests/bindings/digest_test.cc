@@ -47,14 +47,14 @@ TEST_CASE("with AVX2 and without it the digests are equal", "[digest]") {
     whole.resize(size);
     const void* const all = whole.data();
     Digest expected;
-    rueda::digest::of_parts(&all, &size, 1, expected.data());
+    rueda::c::digest_of_parts(&all, &size, 1, expected.data());
     for (const int count : {1, 2, 5}) {
       const Ranges ranges = cut(whole, count, &chance);
       Digest portable, fast;
-      rueda::digest::of_parts(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
-                              portable.data());
-      rueda::digest::with_avx2(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
-                               fast.data());
+      rueda::c::digest_of_parts(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
+                                portable.data());
+      rueda::c::digest_with_avx2(ranges.parts.data(), ranges.bytes.data(), ranges.parts.size(),
+                                 fast.data());
       INFO(size << " bytes in " << count << " ranges");
       REQUIRE(portable == expected);
       REQUIRE(fast == expected);

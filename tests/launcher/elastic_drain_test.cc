@@ -46,6 +46,18 @@ TEST_CASE("a drained host's ranks leave, and the others go on") {
   }
 }
 
+TEST_CASE("of two hosts that are drained at once one stays") {
+  const HostsFolder folder;
+  Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"},
+                  {"1/2:*=busy", "2/1:*=end"}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  Job first = asking(&job, "drain", "one"), second = asking(&job, "drain", "two");
+  const int codes = first.wait() + second.wait();
+  INFO(first.out() << first.err() << second.out() << second.err());
+  CHECK(codes == 1);
+  CHECK(has(first.err() + second.err(), "is the only one that the job can use"));
+}
+
 TEST_CASE("a drained host is used again once it has been off the list") {
   const HostsFolder folder;
   folder.hosts_are("one:1\ntwo:1\n");

@@ -90,7 +90,7 @@ struct Answer {
 };
 
 // `rueda COMMAND` of this job and no other, with one word more if there is one.
-inline Answer ask(Job* job, const std::string& command, const std::string& more = "") {
+inline Job asking(Job* job, const std::string& command, const std::string& more = "") {
   const std::string before = "job ";
   const size_t at = job->err().find(before);
   REQUIRE(at != std::string::npos);
@@ -98,7 +98,11 @@ inline Answer ask(Job* job, const std::string& command, const std::string& more 
   setup.program = RUEDA_TOOL;
   Words words = {command, job->err().substr(at + before.size(), 16)};
   if (!more.empty()) words.push_back(more);
-  Job tool(words, setup);
+  return Job(words, setup);
+}
+
+inline Answer ask(Job* job, const std::string& command, const std::string& more = "") {
+  Job tool = asking(job, command, more);
   const int code = tool.wait();
   return {code, tool.out(), tool.err()};
 }

@@ -199,7 +199,8 @@ def main():
         state.size, state.where = hvd.size(), runtime.epoch.number
         compute(step)
         if "guard" in features:
-            state.size = optimizers[0].contributors
+            # A rank may have begun before the loss, another behind it.
+            state.size, state.where = optimizers[0].contributors, runtime.epoch.number
         extras(step)
         state.total += (step + 1) * state.size
         if "adasum" not in features and "average" not in features:

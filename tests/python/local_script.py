@@ -4,7 +4,7 @@
 
 It ends after STEPS steps, once SIZE ranks (0: any) have trained together.
 PHASE: ``next`` (a step's beginning), ``step`` (its end), and of a commit behind STEP steps ``exchange``, ``mirror_vote``,
-``mirror_voted``, ``vote``, ``voted``. What a rank has goes into FOLDER/<member>: ``train|end STEP AT COUNT OWNERS ORPHAN ...``, where AT and COUNT are its own
+``mirror_voted``, ``vote``, ``voted``; of a heal ``restore`` and ``settled``, where STEP is the number of the epoch. What a rank has goes into FOLDER/<member>: ``train|end STEP AT COUNT OWNERS ORPHAN ...``, where AT and COUNT are its own
 state's number of the newest step and of all steps, and OWNERS the members that have had it; of orphans OWNER:AT:COUNT.
 """
 
@@ -23,8 +23,8 @@ member = int(os.environ["RUEDA_MEMBER"])
 report = os.open(os.path.join(folder, str(member)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-def die_at(phase):
-    if [str(member), phase, str(state.step)] in faults:
+def die_at(phase, step=None):
+    if [str(member), phase, str(state.step if step is None else step)] in faults:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -39,8 +39,21 @@ def say(word):
 hvd.init()
 model = torch.nn.Linear(4, 1)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
+
+
+class State(hvd.elastic.TorchState):
+    def restore(self):
+        die_at("restore", runtime.epoch.number)
+        super().restore()
+
+    def sync(self):
+        self._local.settle()
+        die_at("settled", runtime.epoch.number)
+        super().sync()
+
+
 own = {"mine": torch.zeros(3 << 19), "at": 0, "owners": (member,)}  # two pieces
-state = hvd.elastic.TorchState(model, optimizer, step=0, local=own)
+state = State(model, optimizer, step=0, local=own)
 
 vote, move = runtime.commit_vote, _mirror_exchange._move
 phases = []

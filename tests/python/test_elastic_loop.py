@@ -42,7 +42,7 @@ class Logged(State):
         self.log, self.errors = log, []
 
     def __getattribute__(self, name):
-        if name in ("save", "restore", "reset", "prepare"):
+        if name in ("save", "restore", "reset", "prepare", "entered"):
             return lambda: self.log.append(name)
         return super().__getattribute__(name)
 
@@ -89,7 +89,7 @@ def test_after_a_loss_the_state_is_restored_before_the_callbacks_and_then_synchr
 
 
 @pytest.mark.parametrize("skip_sync", [False, True])
-@pytest.mark.parametrize("branch, then", [(SYNC, ["sync"]), (GO_ON, [])])
+@pytest.mark.parametrize("branch, then", [(SYNC, ["sync"]), (GO_ON, ["entered"])])
 def test_after_an_interrupt_the_epoch_says_whether_to_synchronize(monkeypatch, skip_sync, branch, then):
     log = play(monkeypatch, [HostsUpdatedInterrupt(skip_sync), "done"], FRESH, branch)
     assert log == ["sync", "train", ("enter", _loop.INTERRUPTED, True), *AGAIN, *then, "train"]
@@ -209,7 +209,7 @@ def test_a_second_function_syncs_its_state_whatever_the_epoch_said_of_the_first(
 
     run = run_fn(train, lambda: None)
     assert run(Logged(log)) == "first"
-    assert log == ["sync", "train", ("enter", _points.INTERRUPTED, True), "reset", "train"]
+    assert log == ["sync", "train", ("enter", _points.INTERRUPTED, True), "reset", "entered", "train"]
     log.clear()
     second = Logged(log)
     assert run(second) == "second"

@@ -2,7 +2,11 @@
 
 import sys
 
-from worlds import launch
+import pytest
+import rueda.torch as hvd
+import torch
+from rueda.torch.elastic._expected import expected_tensors
+from worlds import launch, ranks
 
 SCRIPT = """
 import hashlib, os, signal, sys
@@ -112,3 +116,53 @@ def test_optimizers_of_all_kinds_go_on(tmp_path):
         options = ("--min-np", "1", "--on-failure", failure)
         code, output = launch(3, [sys.executable, script, "between", size], options=options)
         assert code == 0 and output.count(f"end {size}") == size, output
+
+
+KINDS = [
+    (torch.optim.Adam, {}),
+    (torch.optim.AdamW, {"amsgrad": True, "weight_decay": 0.1}),
+    (torch.optim.SGD, {"momentum": 0.9}),
+    (torch.optim.RMSprop, {}),
+    (torch.optim.LBFGS, {}),
+]
+
+
+@pytest.mark.parametrize("kind, options", KINDS)
+def test_what_an_optimizer_will_have_is_known_before_it_steps_and_nothing_is_changed(kind, options):
+    layer = torch.nn.Linear(5, 3)
+    optimizer = kind(layer.parameters(), lr=0.1, **options)
+    before = [p.clone() for p in layer.parameters()]
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    hook = optimizer.register_step_pre_hook(lambda *_: pytest.fail("it has stepped"))
+    expected = expected_tensors(optimizer)
+    hook.remove()
+    assert all(map(torch.equal, before, layer.parameters())) and not optimizer.state
+    assert all(p.grad is None and any(p is each for each in optimizer.param_groups[0]["params"]) for p in layer.parameters())
+    layer(torch.ones(5)).sum().backward()
+    if kind is torch.optim.LBFGS:
+        assert expected == []
+        return
+    optimizer.step()
+    has = [each for state in optimizer.state_dict()["state"].values() for each in state.values() if isinstance(each, torch.Tensor)]
+    assert [(each.shape, each.dtype, each.device) for each in expected] == [(each.shape, each.dtype, each.device) for each in has]
+
+
+@ranks(2)
+def test_a_newcomers_optimizer_has_its_memory_before_others_wait_for_it():
+    layer = torch.nn.Linear(5, 3)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(layer.parameters(), lr=0.1), layer.named_parameters())
+    layer(torch.ones(5)).sum().backward()
+    optimizer.synchronize()
+    if hvd.rank() == 0:
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    state = hvd.elastic.TorchState(layer, optimizer)
+    state.prepare()
+    handler = state._handlers["optimizer"]
+    room = [each.data_ptr() for each in handler._room]
+    spare = [each.data_ptr() for each in handler.copies._spare]
+    state.sync()
+    moments = [each[name] for each in optimizer.state.values() for name in ("step", "exp_avg", "exp_avg_sq")]
+    assert len(moments) == 6 and all(each.any() for each in moments)
+    assert [each.data_ptr() for each in handler.copies._buffers] == spare
+    assert room == ([each.data_ptr() for each in moments] if hvd.rank() == 1 else [])

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import rueda.torch as hvd  # noqa: E402
 from expect import raises  # noqa: E402
-from rueda.elastic import _replicas  # noqa: E402
+from rueda.elastic import _points, _replicas  # noqa: E402
 from rueda.elastic._replicas import Replicas  # noqa: E402
 from rueda.torch import _epochs  # noqa: E402
 from worlds import launch, ranks  # noqa: E402
@@ -86,6 +86,7 @@ def test_no_group_and_other_groups_elsewhere_are_errors_and_without_groups_ranks
     replicas.begin()
     assert replicas.follow() and replicas.contributors() == 3 and not replicas.left_out
     replicas.use(4)
+    assert replicas.follow() and replicas.contributors() == 3  # until a function begins
     with pytest.raises(RuntimeError, match=r"4 ranks \(3 ranks, replica=4\): give --min-np 4"):
         replicas.begin()
     played.largest = lambda name, number: max(number, 5)
@@ -103,6 +104,23 @@ def test_what_is_no_group_is_refused():
             replicas.use([hvd.ProcessSet(each) for each in sets])
 
 
+def test_a_state_is_not_guarded_first_while_it_trains(monkeypatch):
+    monkeypatch.setattr(_epochs, "is_elastic", lambda: True)
+    hvd.init()
+    try:
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], 0.1))
+        state, other = hvd.elastic.TorchState(step=0), hvd.elastic.TorchState(step=0)
+        monkeypatch.setattr(_points.points, "state", state)
+        with pytest.raises(RuntimeError, match="before the training function, not first in it"):
+            hvd.elastic.guard(optimizer, state)
+        assert not state.is_guarded
+        hvd.elastic.guard(optimizer, other)
+        monkeypatch.setattr(_points.points, "state", other)
+        assert hvd.elastic.guard(optimizer, other) is optimizer
+    finally:
+        hvd.shutdown()
+
+
 @ranks(3)
 def test_gradients_of_a_rank_that_does_not_count_are_in_no_average_dense_grouped_or_sparse():
     rank, patch = hvd.rank(), pytest.MonkeyPatch()
@@ -117,7 +135,7 @@ def test_gradients_of_a_rank_that_does_not_count_are_in_no_average_dense_grouped
             state = hvd.elastic.TorchState(step=0)
             hvd.elastic.guard(optimizer, state, replica=2)
             replicas = state._replicas
-            replicas.complete, replicas.ranks, replicas.left_out, replicas.counts = 1, 2, True, rank < 2
+            replicas._wanted, replicas.complete, replicas.ranks, replicas.left_out, replicas.counts = 2, 1, 2, True, rank < 2
             (table(torch.tensor([1])).sum() * (rank + 1) + (lone + first + second).sum() * (rank + 1)).backward()
             optimizer.synchronize()
             assert optimizer.contributors == 1

@@ -49,11 +49,11 @@ def check(said, steps, features):
     ends = {tuple(line) for lines in said.values() for line in lines if line[0] == "end"}
     assert ends == {("end", str(len(story)), str(total), story[len(story) - 1][3])}
     if "sampler" in features:
-        check_samples(said, story)
+        check_samples(said, story, "guard" in features)
     return sizes
 
 
-def check_samples(said, story):
+def check_samples(said, story, guarded):
     """Each sample was seen in each round, and only so many twice as the last batches had to be filled up."""
     rounds = {}
     for lines in said.values():
@@ -61,7 +61,8 @@ def check_samples(said, story):
         for line in lines:
             if line[0] == "saw":
                 _, step, epoch, number, samples = line
-                mine[(int(step), epoch)] = int(number), samples  # what is done again in an epoch has the same samples
+                # What is done again in an epoch, or by a guard in the next, has the same samples.
+                mine[(int(step), story[int(step)][1] if guarded and int(step) in story else epoch)] = int(number), samples
         for (step, epoch), (number, samples) in mine.items():
             if step in story and story[step][1] == epoch:
                 rounds.setdefault(number, []).extend(map(int, samples.split(",")))

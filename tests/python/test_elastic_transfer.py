@@ -1,5 +1,7 @@
 """State in pieces: what differs travels, from all who hold it, and no piece that has changed is taken."""
 
+import threading
+
 import numpy as np
 import pytest
 import rueda as hvd
@@ -125,9 +127,21 @@ def test_a_large_state_is_read_by_several_threads():
         patch.setattr(_transfer, "_processors", lambda: 4)
         patch.setattr(_reading, "MOST", 3)
         wire = Wire(patch)
+        # The first reads wait for each other: all threads must be at it.
+        together, copy, readers = threading.Barrier(_transfer.READERS, timeout=60), _reading._copy, set()
+
+        def reading(pid, remote, parts):
+            me = threading.get_ident()
+            if me != threading.main_thread().ident and me not in readers:
+                readers.add(me)
+                together.wait()
+            return copy(pid, remote, parts)
+
+        patch.setattr(_reading, "_copy", reading)
         arrays = [np.full(size, 1 + hvd.rank(), np.uint8) for size in [100, 3] * 2000]
-        _transfer.share(arrays, "state", holders=[0])
-    assert all((array == 1).all() for array in arrays) and wire.sent == 0
+        moved = _transfer.share(arrays, "state", holders=[0])
+    assert all((array == 1).all() for array in arrays) and wire.sent == 0 and moved.wrong == 0
+    assert not together.broken and len(readers) == (_transfer.READERS if hvd.rank() == 1 else 0)
 
 
 @ranks(2)

@@ -140,6 +140,8 @@ IMPORTS = {
     "horovod.runner.elastic.discovery": "horovodrun --host-discovery-script",
     "horovod.runner.elastic.settings.ElasticSettings": "horovodrun --host-discovery-script",
     "horovod.runner.elastic.worker.HostUpdateResult": True,
+    "horovod.runner.elastic.worker.WorkerNotificationService": "notification_manager in horovod.common.elastic",
+    "horovod.runner.elastic.worker.WorkerNotificationClient": "notification_manager in horovod.common.elastic",
     "horovod.runner.gloo_run.gloo_run": "start jobs with ruedarun",
     "horovod.runner.mpi_run.is_open_mpi": "docs/launchers.md",
     "horovod.runner.js_run": "start jobs with ruedarun",

@@ -1,7 +1,7 @@
 """What `rueda.torch.elastic` keeps of models, optimizers and samplers: one process, ranks played where they matter."""
 
+import contextlib
 import copy
-import resource
 import subprocess
 import sys
 
@@ -134,22 +134,24 @@ def test_copies_of_what_has_not_changed_since_may_be_read_by_others():
     assert torch.equal(copied, state.model[0].weight) and copied.data_ptr() != state.model[0].weight.data_ptr()
 
 
-def faults(run):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    run()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
 def test_a_newcomer_has_its_memory_before_others_wait_for_it(monkeypatch):
-    monkeypatch.setattr(_large_pages, "_LEAST", 1 << 60)  # as where the system has none
-    pages = (32 << 20) // resource.getpagesize()
-    model = torch.nn.Linear(1 << 12, 1 << 11, bias=False)
+    given, empty = [], _large_pages.empty_like
+
+    def noted(tensor):
+        given.append(empty(tensor).fill_(7))
+        return given[-1]
+
+    monkeypatch.setattr(_large_pages, "empty_like", noted)
+    model = torch.nn.Linear(64, 32, bias=False)
     state = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert len(given) == 1
     state.prepare()
-    assert faults(state.save) < pages / 8
-    assert faults(state.save) < pages / 8
-    unprepared = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert faults(unprepared.save) > pages / 8
+    assert len(given) == 2 and not given[1].any()  # it has been written to
+    places = []
+    for _ in range(3):
+        state.save()
+        places.append(state._handlers["model"].copies._buffers[0].data_ptr())
+    assert len(given) == 2 and places == [given[1].data_ptr(), given[0].data_ptr(), given[1].data_ptr()]
 
 
 def test_large_pages_hold_tensors_of_all_kinds():
@@ -216,6 +218,78 @@ def test_a_change_that_comes_later_is_noticed_and_the_commit_then_counts_for_not
     train(state)
     state.commit()
     assert late(state) == 0 and state.verified()
+
+
+def failing_copies(monkeypatch, times):
+    """Copies fail so often in the copying thread, or wherever else they are made after that."""
+    copies, left = _copies.Copies._copy, [times]
+
+    def failing(self, i):
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError("no memory")
+        copies(self, i)
+
+    monkeypatch.setattr(_copies.Copies, "_copy", failing)
+
+
+def test_what_the_thread_could_not_copy_is_copied_where_it_is_needed(monkeypatch):
+    state = made(torch.optim.SGD)
+    for _ in range(6):
+        train(state)
+        state.save()
+    train(state)
+    expected = contents(state)
+    monkeypatch.setattr(_copies._copier, "do", lambda task: task())
+    with monkeypatch.context() as patch:
+        state._is_committing = True  # late copies wait
+        state.save()
+        state._is_committing = False
+        failing_copies(patch, 1)
+        assert late(state) == 6 and state.verified()
+        train(state)
+        state.restore()
+    assert same(contents(state), expected)
+
+
+def test_a_save_that_could_not_be_copied_does_not_count_and_the_next_one_does(monkeypatch):
+    state = made(torch.optim.SGD)
+    for _ in range(6):
+        train(state)
+        state.save()
+    train(state)
+    monkeypatch.setattr(_copies._copier, "do", lambda task: task())
+    state._is_committing = True
+    state.save()
+    state._is_committing = False
+    with monkeypatch.context() as patch:
+        failing_copies(patch, 2)
+        with pytest.warns(RuntimeWarning, match="could not be copied, and does not count: no memory"):
+            assert not state.verified()
+        with pytest.raises(MemoryError):
+            state.restore()
+    train(state)
+    expected = contents(state)
+    state.save()
+    assert late(state) == 0 and state.verified()
+    train(state)
+    state.restore()
+    assert same(contents(state), expected)
+
+
+def test_a_save_that_fails_waits_for_no_copy(monkeypatch):
+    state = made(torch.optim.SGD)
+    for _ in range(6):
+        train(state)
+        state.save()
+    train(state)
+    begun = []
+    monkeypatch.setattr(_copies._copier, "do", lambda task: (begun.append(task), task()))
+    monkeypatch.setattr(state._handlers["optimizer"].copies, "_take", lambda: 1 / 0)
+    before = contents(state)
+    with pytest.raises(ZeroDivisionError):
+        state.save()
+    assert not begun and same(contents(state), before)
 
 
 def test_a_save_that_fails_leaves_the_last_one(monkeypatch):
@@ -385,8 +459,8 @@ def test_late_copies_are_ordered_among_the_work_of_the_streams_that_train(monkey
     log, now = [], ["training"]
 
     class Stream:
-        def __init__(self, device):
-            self.name = f"{now[0]} {device}"
+        def __init__(self, device, kind="copying"):
+            self.name = f"{kind} {device}"
 
         def wait_event(self, event):
             log.append((self.name, "waits for", event))
@@ -405,16 +479,24 @@ def test_late_copies_are_ordered_among_the_work_of_the_streams_that_train(monkey
         def record_stream(self, stream):
             log.append((stream.name, "uses"))
 
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    @contextlib.contextmanager
+    def on(stream):
+        now[0] = "copying"
+        yield
+        now[0] = "training"
+
+    monkeypatch.setattr(_streams, "_own", {})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(device, now[0]))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     source, copy = Tensor(), Tensor()
     streams = _streams.Streams([source, torch.zeros(1)])
-    now[0] = "copying"
     with streams.copying():
         log.append("copies")
         streams.use(source, copy, torch.zeros(1))
-    now[0] = "training"
     streams.wait_for_copies()
+    assert [stream.name for stream in _streams._own.values()] == ["copying gpu"]
     assert log == [
         ("training gpu", "marks"),
         ("copying gpu", "waits for", "training gpu"),

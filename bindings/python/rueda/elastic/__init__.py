@@ -6,7 +6,10 @@
 ...         step(state)
 ...         state.commit()
 
-`_state` is what is kept, `_loop` runs the function, `_changes` is how a rank hears of changes.
+`_state` is what is kept, `_loop` runs the function, `_changes` is how a rank hears of changes. `_points` are the places at which
+a loss does not end the function, `_replicas` the groups that count there together. `_transfer` gives all ranks the state of one,
+with `_reading` out of each other's memory. `_mirror` keeps what is a rank's own on another one: `_mirror_plan` says where,
+`_mirror_exchange` moves it.
 """
 
 from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt

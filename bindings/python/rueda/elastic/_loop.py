@@ -13,9 +13,21 @@ import functools
 from rueda._runtime import runtime
 from rueda.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from rueda.elastic._changes import notification_manager
-from rueda.elastic._points import EPOCH_ENDED, INTERRUPTED, LEFT, READY, Unwound, enter, is_loss, meet, points
-
-FRESH, RESTORE, SYNC, GO_ON = range(4)  # proto/messages.h: EpochBranch
+from rueda.elastic._points import (
+    EPOCH_ENDED,
+    FRESH,
+    GO_ON,
+    INTERRUPTED,
+    LEFT,
+    READY,
+    RESTORE,
+    SYNC,
+    Unwound,
+    enter,
+    is_loss,
+    meet,
+    points,
+)
 
 
 def run_fn(func, reset):
@@ -81,7 +93,9 @@ def _run(func, reset, state, args, kwargs):
                 state.on_reset()
             if branch == FRESH:
                 state.load_checkpoint()
-            if branch != GO_ON:
+            if branch == GO_ON:
+                state.entered()
+            else:
                 state.sync()
                 state.agreed(_commits_of_all(state, is_later))
             holds = True  # a state that all have agreed on

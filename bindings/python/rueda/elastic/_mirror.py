@@ -3,7 +3,8 @@
     save: pack ──> exchange: each sends what has changed to its mirror ──> vote ──> these copies count
 
 Until the vote has come back on some rank, the copies before count, and everybody has them still. When it has, everybody has
-the new ones whole, and who does not know it yet learns it in the next epoch, from the numbers (`settle`).
+the new ones whole; but who does not know that yet has the model of the commit before. So a new epoch only chooses, by what is
+known to ranks that have the newest commit (`settle`), and both copies are kept until a later save has come back here.
 """
 
 import collections
@@ -14,14 +15,14 @@ from rueda._numpy import np
 from rueda._objects import allgather_object
 from rueda._runtime import runtime
 from rueda.elastic._mirror_exchange import exchange, package
-from rueda.elastic._mirror_plan import Facts, mirrors, newest, settle
+from rueda.elastic._mirror_plan import Facts, Kept, counting, mirrors, settle
+from rueda.elastic._points import RESTORE
 
 Part = collections.namedtuple("Part", "member rank array")
 Part.__doc__ = "The state of one member, who had this rank: bytes."
 
-Settled = collections.namedtuple("Settled", "is_newer part orphans given")
-Settled.__doc__ = """What a new epoch brings: whether the rank's own copy is another one; a `Part` for a newcomer, or None; `Part`s that
-have become this rank's; members whose parts it has not any more."""
+Settled = collections.namedtuple("Settled", "part orphans")
+Settled.__doc__ = """What a new epoch brings: a `Part` that the rank's own state is from now on, or None if it stays; all `Part`s that it has of others."""
 
 
 class _Copy:
@@ -48,41 +49,48 @@ class Mirror:
     """
 
     def __init__(self, array):
-        self._copy = _Copy(0, array)
-        self._staged = None
+        self._own = _Copy(0, array)  # the last that came back here
+        self._later = []  # copies that others may know to be whole
+        self._number = 0  # of the save that counts in this epoch
+        self._having = frozenset()  # ranks that have something of it
+        self._has_inherited = False  # its state is a part that came from elsewhere, and is not saved yet
         self._epoch = None  # the number of the one that is settled
-        self._number = 0  # of the newest copies
         self._mirrors = []
 
     @property
     def saved(self):
-        """(array, orphans), as saved last."""
-        return self._copy.array, self._copy.orphans
+        """(array, orphans), as of the last save that came back here."""
+        return self._own.array, self._own.orphans
 
     def keep(self, array, orphans):
         """A save without a mirror, of a rank that is with nobody, or not yet."""
-        self._copy.array, self._copy.orphans = array, list(orphans)
+        self._own.array, self._own.orphans = array, list(orphans)
 
     def settle(self, orphans):
         """In a new epoch: `Settled`, or None if that has been done. ``orphans``: those `Part`s that this rank has now."""
         epoch = runtime.epoch
         if self._epoch == epoch.number:
             return None
-        facts = allgather_object(self._facts(orphans))
-        moves, adopted = settle(facts, epoch.members)
-        self._number = newest(facts)
-        is_newer = self._staged is not None and self._copy.number < self._number
-        if is_newer:
-            self._copy = self._staged
-            orphans = self._copy.orphans
-        self._staged = None
         me = epoch.members.index(epoch.member)
-        part = self._move(moves, me, orphans)
-        moved = {move.member for move in moves}
-        mine = [each for rank, owner in adopted if rank == me for each in self._copy.held_parts(owner)]
+        facts = allgather_object(self._facts(orphans))
+        number = counting(facts, epoch.has_target)
+        moves, adopted = settle(facts, epoch.members, number, epoch.branch != RESTORE)
+        if self._own.number > number:  # it counts nowhere any more
+            self._own = _Copy(0, *self.saved)
+        copy = self._choose(number)
+        is_other = copy is not None and copy is not self._own
+        part = Part(epoch.member, me, (copy if is_other else self._own).array) if is_other or self._has_inherited else None
+        if copy is not self._own:
+            orphans = copy.orphans if is_other else []
+        came = self._move(copy, moves, me, orphans)
+        mine = [each for rank, owner in adopted if rank == me for each in copy.held_parts(owner)]
+        known, given = {each.member for each in orphans}, {move.member for move in moves}
+        orphans = [each for each in (*orphans, *(new for new in mine if new.member not in known)) if each.member not in given]
+        self._has_inherited = came is not None
+        self._having = {rank for rank, fact in enumerate(facts) if number in fact.copies}
         self._mirrors = mirrors([fact.host for fact in facts])
-        self._epoch = epoch.number
-        return Settled(is_newer, part, [each for each in mine if each.member not in moved], moved)
+        self._epoch, self._number = epoch.number, number
+        return Settled(came or part, orphans)
 
     def save(self, array, orphans):
         """These are the copies that count, here and on the mirror, when it comes back."""
@@ -90,44 +98,42 @@ class Mirror:
         me = epoch.members.index(epoch.member)
         staged = _Copy(self._number + 1, array, orphans, epoch.members)
         if len(epoch.members) > 1:
-            self._staged = None
-            self._send(staged, me, epoch.members)
-            self._staged = staged
+            base = self._choose(self._number)
+            self._send(staged, base or _Copy(0, None), me, epoch.members)
+            self._later.append(staged)
             runtime.commit_vote()
-        self._copy, self._staged, self._number = staged, None, staged.number
+        self._own, self._later, self._number = staged, [], staged.number
+        self._having, self._has_inherited = set(range(len(epoch.members))), False
+
+    def _choose(self, number):
+        """The copy of that number, or None. Those after it count nowhere any more."""
+        self._later = [copy for copy in self._later if copy.number <= number]
+        return next((copy for copy in (self._own, *self._later) if copy.number == number), None)
 
     def _facts(self, orphans):
-        copy, staged = self._copy, self._staged
-        return Facts(
-            copy.number,
-            staged.number if staged else 0,
-            copy.members,
-            staged.members if staged else [],
-            _parts_held(copy),
-            _parts_held(staged) if staged else {},
-            [part.member for part in orphans],
-            [part.member for part in staged.orphans] if staged else [],
-            (os.environ.get("HOROVOD_HOSTNAME"), socket.gethostname()),
-        )
+        copies = {copy.number: _kept(copy, copy.orphans) for copy in self._later}
+        copies[self._own.number] = _kept(self._own, orphans)
+        return Facts(self._own.number, copies, (os.environ.get("HOROVOD_HOSTNAME"), socket.gethostname()))
 
-    def _send(self, staged, me, members):
+    def _send(self, staged, base, me, members):
         parts = [Part(members[me], me, staged.array), *staged.orphans]
         array = staged.array if len(parts) == 1 else np.concatenate([part.array for part in parts])
         mirror = self._mirrors[me]
         staged.mirror = members[mirror]
-        packed = package(array, _table(parts), self._copy.digests if self._copy.mirror == staged.mirror else ())
+        has_base = base.mirror == staged.mirror and mirror in self._having
+        packed = package(array, _table(parts), base.digests if has_base else ())
         staged.digests = packed.digests
         sources = [rank for rank, each in enumerate(self._mirrors) if each == me]
-        bases = [self._copy.held.get(members[rank], (None,))[0] for rank in sources]
+        bases = [base.held.get(members[rank], (None,))[0] for rank in sources]
         came = exchange([(mirror, packed)], list(zip(sources, bases)))
         staged.held = dict(zip((members[rank] for rank in sources), came))
 
-    def _move(self, moves, me, orphans):
-        """Hands parts over to newcomers. Returns what this rank gets, if it is one that gets something."""
+    def _move(self, copy, moves, me, orphans):
+        """Hands parts over to those that have nothing. Returns what this rank gets, if it is one that gets something."""
         sends = []
         for move in moves:
             if move.source == me:
-                parts = orphans if move.owner is None else self._copy.held_parts(move.owner)
+                parts = orphans if move.owner is None else copy.held_parts(move.owner)
                 (part,) = [each for each in parts if each.member == move.member]
                 sends.append((move.target, package(part.array, _table([part]))))
         came = exchange(sends, [(move.source, None) for move in moves if move.target == me])
@@ -138,5 +144,6 @@ def _table(parts):
     return np.array([(part.member, part.rank, part.array.size) for part in parts], np.int64)
 
 
-def _parts_held(copy):
-    return {owner: [part.member for part in copy.held_parts(owner)] for owner in copy.held}
+def _kept(copy, orphans):
+    held = {owner: [part.member for part in copy.held_parts(owner)] for owner in copy.held}
+    return Kept(copy.members, held, [part.member for part in orphans])

@@ -14,6 +14,7 @@ from rueda._runtime import runtime
 from rueda.common.exceptions import HorovodInternalError
 
 EPOCH_ENDED, INTERRUPTED, READY = 1, 2, 4  # proto/messages.h: EnterCause
+FRESH, RESTORE, SYNC, GO_ON = range(4)  # proto/messages.h: EpochBranch
 
 # How long the word may take that a rank is lost, after an operation has failed: of one that left in order it comes when
 # its process has ended.

@@ -26,14 +26,17 @@ class Replicas:
     """
 
     def __init__(self):
-        self._wanted = None
+        self._wanted, self._next = None, None  # now, and when a function begins
         self._groups = []  # lists of members
         self.complete, self.ranks, self.left_out, self.counts = 0, 0, False, True
 
     def use(self, wanted):
-        """Groups of so many ranks each, or these process sets; ValueError for anything else, or sets of other sizes."""
+        """Groups of so many ranks each, or these process sets, from the next `begin` on.
+
+        ValueError for anything else, or sets of other sizes.
+        """
         if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0:
-            self._wanted = wanted
+            self._next = wanted
             return
         sets = list(wanted) if isinstance(wanted, (list, tuple)) else []
         if not sets or not all(isinstance(each, ProcessSet) for each in sets):
@@ -41,11 +44,11 @@ class Replicas:
         ranks = [rank for each in sets for rank in each.ranks]
         if len(set(ranks)) < len(ranks) or len({len(each.ranks) for each in sets}) > 1 or not ranks:
             raise ValueError("replica=: process sets that have no rank in common, and all as many ranks")
-        self._wanted = sets, len(sets[0].ranks)
+        self._next = sets, len(sets[0].ranks)
 
     def begin(self):
         """A function begins: forms the groups. Collective. RuntimeError on all ranks: not one is whole, or ranks disagree."""
-        epoch = runtime.epoch
+        epoch, self._wanted = runtime.epoch, self._next
         if self._wanted is None:
             self._require_same("")
             return

@@ -170,6 +170,9 @@ class State:
     def prepare(self):
         """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
 
+    def entered(self):
+        """The ranks are fewer, and those that are left go on with what they have, without a sync; all call it."""
+
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""
         return True

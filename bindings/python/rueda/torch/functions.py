@@ -88,10 +88,11 @@ def broadcast_optimizer_state(
     )
 
 
-def spread_optimizer_state(optimizer, root_rank, process_set, spread, in_place=False):
+def spread_optimizer_state(optimizer, root_rank, process_set, spread, in_place=False, room=()):
     """`broadcast_optimizer_state`, whose tensors travel as ``spread([(name, tensor), ...])`` sees to it.
 
-    ``in_place``: into those that the optimizer has, where they fit; an error leaves them half new.
+    ``in_place``: into those that the optimizer has, where they fit; an error leaves them half new. ``room``: tensors for what
+    it has none for, in the order of the state dict.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -110,6 +111,7 @@ def spread_optimizer_state(optimizer, root_rank, process_set, spread, in_place=F
     if not is_root:
         if in_place:
             outline.read()
+        outline.tensors += room[len(outline.tensors) :]
         state = outline.fill(data)
     spread([(f"optimizer_state.{i}", each) for i, each in enumerate(outline.tensors)])
     if not is_root:

@@ -10,6 +10,7 @@ import copy
 import os
 import queue
 import threading
+import warnings
 
 import torch
 
@@ -93,7 +94,7 @@ def _key(tensor):
 
 def _buffer(tensor, old):
     """Memory for a copy: the old one's, where it fits."""
-    if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype and old.device == tensor.device:
+    if old is not None and old.layout is tensor.layout and old.shape == tensor.shape and (old.dtype, old.device) == (tensor.dtype, tensor.device):
         return old
     return _large_pages.empty_like(tensor)
 
@@ -147,21 +148,34 @@ class Copies:
             self._done = threading.Event()
             _copier.do(self._copy_late)
 
-    def prepare(self):
-        """Has memory for the next save, and has it written once: that takes longer than to copy."""
-        self._spare = [_buffer(tensor, None).zero_() for tensor in self._live]
+    def prepare(self, more=()):
+        """Has memory for the next save, and has it written once: that takes longer than to copy.
+
+        ``more``: tensors like those that come behind these.
+        """
+        self._spare = [_buffer(tensor, None).zero_() for tensor in (*self._live, *more)]
 
     def hold(self):
-        """Until all copies are there: the tensors may be changed then. False: some were changed too early."""
+        """Until all copies are there: the tensors may be changed then. False: some are not what was saved."""
         if self._is_owed:
             self.begin()
             self._done.wait()
             self._is_owed = False
             self._intact = self.untouched()
+            if self._error is not None and self._intact:
+                self._copy_again()
         self._streams.wait_for_copies()
-        if self._error is not None:
-            raise self._error
         return self._intact
+
+    def _copy_again(self):
+        """What the thread has failed to copy."""
+        try:
+            for i in self._late:
+                self._copy(i)
+            self._error = None
+        except Exception as error:
+            self._error, self._intact = error, False
+            warnings.warn(f"a commit could not be copied, and does not count: {error}", RuntimeWarning, stacklevel=3)
 
     def untouched(self):
         """Whether nobody has changed, since the save, what is copied late."""
@@ -186,8 +200,10 @@ class Copies:
         }
 
     def state(self):
-        """A state dict of its own with what was saved."""
+        """A state dict of its own with what was saved; the error, if it could not be copied."""
         self.hold()
+        if self._error is not None:
+            raise self._error
         return _filled(self._outline, self._buffers)
 
     def _copy(self, i):
@@ -199,7 +215,7 @@ class Copies:
                 for i in self._late:
                     self._copy(i)
                     self._streams.use(self._live[i], self._buffers[i])
-        except Exception as error:  # it is raised where the copies are waited for
+        except Exception as error:  # who waits for the copies makes them
             self._error = error
         finally:
             self._done.set()

@@ -2,6 +2,7 @@
 
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
+from rueda.elastic._points import points
 from rueda.elastic._replicas import Replicas
 from rueda.torch import _epochs
 from rueda.torch._distributed import _Distributed
@@ -23,7 +24,7 @@ def guard(optimizer, state, replica=None):
     Parameters
     ----------
     optimizer : DistributedOptimizer
-        Of all ranks. All ranks guard the same ones, before they train; again is allowed.
+        Of all ranks. All ranks guard the same ones, before they train; again is allowed, in the training function, too.
     state : State
         That the training function gets.
     replica : int or list of ProcessSet, optional
@@ -35,7 +36,8 @@ def guard(optimizer, state, replica=None):
         formed anew: when the training function begins again, of the ranks that there are then. That is at the next commit
         where that gives a group more (of process sets it never does, as newcomers are in none: call `guard` with others). When
         no group is complete, training goes on from the newest commit, and it is an error if none can be formed. The same on all
-        ranks, and for all optimizers of the state; left out, it stays as it was.
+        ranks, and for all optimizers of the state; left out, it stays as it was. Given in the training function it holds when
+        that begins again.
 
     Returns
     -------
@@ -46,6 +48,8 @@ def guard(optimizer, state, replica=None):
     ValueError
         ``replica`` is none of these. The state has ``local=``. Or steps cannot be repeated: Adasum, compression with a memory,
         sharded, relaxed, communication hooks, a process set.
+    RuntimeError
+        The state trains already, and was not guarded when the training function began.
     """
     if not isinstance(optimizer, _Distributed):
         raise ValueError(f"guard() is for what hvd.DistributedOptimizer returns, not for {type(optimizer).__name__}")
@@ -64,6 +68,11 @@ def guard(optimizer, state, replica=None):
             raise ValueError("guard(): replica= is for op=Average and op=Sum: nothing else can leave a rank out")
         replicas.use(replica)
     if _epochs.is_elastic():
+        if points.state is state and not state.is_guarded:
+            raise RuntimeError(
+                "guard() is to be called before the training function, not first in it: ranks that join begin with a state "
+                "that is not guarded, and wait for other operations than ranks whose state is"
+            )
         optimizer._guard(replicas)
         state.is_guarded, state._replicas = True, replicas
     return optimizer

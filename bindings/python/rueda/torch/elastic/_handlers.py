@@ -7,6 +7,7 @@ import torch
 from rueda.common.process_sets import global_process_set
 from rueda.torch._plain import same_objects
 from rueda.torch.elastic._copies import Copies
+from rueda.torch.elastic._expected import expected_tensors
 from rueda.torch.elastic._sharing import share_tensors
 from rueda.torch.elastic.sampler import ElasticSampler
 from rueda.torch.functions import allgather_object, broadcast_object, spread_optimizer_state, whole_tensors
@@ -33,6 +34,9 @@ class StateHandler:
         """Gives all ranks rank 0's."""
         raise NotImplementedError()
 
+    def prepare(self):
+        """Has memory for what is to come from others, and for its save; the first use of memory takes longer than a copy."""
+
     def set_value(self, value):
         """Another object takes its place."""
         self.value = value
@@ -49,6 +53,9 @@ class ModelStateHandler(StateHandler):
     def save(self):
         self.copies = self.copies.anew()
 
+    def prepare(self):
+        self.copies.prepare()
+
     def restore(self):
         self.value.load_state_dict(self.copies.state())
 
@@ -62,10 +69,15 @@ class OptimizerStateHandler(StateHandler):
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
+        self._room = []  # for the state of one that has not stepped yet
         self.copies = Copies(lambda: self.value.state_dict())
 
     def save(self):
         self.copies = self.copies.anew()
+
+    def prepare(self):
+        self._room = [] if self.value.state else expected_tensors(self.value)
+        self.copies.prepare(self._room)
 
     def restore(self):
         with same_objects(self.value):
@@ -79,7 +91,9 @@ class OptimizerStateHandler(StateHandler):
             global_process_set,
             lambda tensors: share_tensors(tensors, "optimizer state", self.copies.of),
             in_place=True,
+            room=self._room,
         )
+        self._room = []
 
 
 class DictStateHandler(StateHandler):

@@ -2,8 +2,10 @@
 
 import torch
 
+from rueda._objects import allgather_object
 from rueda._runtime import runtime
-from rueda.elastic._mirror import Mirror, Part
+from rueda.common.exceptions import HorovodInternalError
+from rueda.elastic._mirror import Mirror
 from rueda.torch._plain import same_objects
 from rueda.torch.elastic._payload import pack, unpack
 
@@ -18,7 +20,7 @@ class Orphan:
     rank : int
         Which it had at its last save.
     values : dict
-        By name; of objects with a ``state_dict()``, that. Made anew each time it is asked for.
+        By name; of objects with a ``state_dict()``, that. Tensors are in host memory. Made anew each time it is asked for.
     """
 
     def __init__(self, part):
@@ -39,36 +41,40 @@ class Local:
     def __init__(self, state, names):
         self._state, self.names = state, sorted(names)
         self._mirror = Mirror(self._pack())
-        self._has_inherited = False  # from a rank that was lost, and saved nothing since
 
     def save(self):
         """In an elastic job collective: it comes back when all ranks' copies are on their mirrors."""
         if _has_peers():
             self.settle()
             self._mirror.save(self._pack(), self._parts())
-            self._has_inherited = False
         else:
             self._mirror.keep(self._pack(), self._parts())
 
     def restore(self):
         array, orphans = self._mirror.saved
-        self._load(array)
+        self._load(array, torch.device)
         self._state.orphans = [Orphan(part) for part in orphans]
 
     def settle(self):
-        """After the ranks have changed, collective: a newcomer gets what a lost rank had, or the mirror of that one does."""
+        """After the ranks have changed, collective: a newcomer gets what a lost rank had, or the mirror of that one does.
+
+        RuntimeError on all ranks, if one cannot take what it gets.
+        """
         settled = self._mirror.settle(self._parts()) if _has_peers() else None
         if settled is None:
             return
-        if settled.is_newer or self._has_inherited:
-            self.restore()
+        error = None
         if settled.part is not None:
-            self._load(settled.part.array)
-        self._has_inherited = settled.part is not None
-        kept = [each for each in self._state.orphans if each.member not in settled.given]
-        known = {each.member for each in kept}
-        new = [Orphan(Part(*part)) for part in settled.orphans if part.member not in known]
-        self._state.orphans = kept + new
+            is_own = settled.part.member == runtime.epoch.member
+            try:
+                self._load(settled.part.array, torch.device if is_own else _device_here)
+            except HorovodInternalError:
+                raise
+            except Exception as another:
+                error = f"the local= state of member {settled.part.member}: {type(another).__name__}: {another}"
+        _require_none(allgather_object(error))
+        known = {id(each._part): each for each in self._state.orphans}
+        self._state.orphans = [known.get(id(part)) or Orphan(part) for part in settled.orphans]
 
     def _parts(self):
         return [each._part for each in self._state.orphans]
@@ -77,19 +83,49 @@ class Local:
         values = {name: getattr(self._state, name) for name in self.names}
         return pack({name: value.state_dict() if _has_state(value) else value for name, value in values.items()})
 
-    def _load(self, array):
-        for name, new in unpack(array).items():
+    def _load(self, array, device_of):
+        for name, new in unpack(array, device_of).items():
             value = getattr(self._state, name)
             if isinstance(value, torch.optim.Optimizer):
                 with same_objects(value):
                     value.load_state_dict(new)
             elif _has_state(value):
                 value.load_state_dict(new)
-            elif _fits(value, new):
-                with torch.no_grad():
-                    value.copy_(new)
+            elif _can_take(value, new):
+                _fill(value, new)
             else:
                 setattr(self._state, name, new)
+
+
+def _require_none(errors):
+    for rank, error in enumerate(errors):
+        if error is not None:
+            raise RuntimeError(f"rank {rank} cannot go on with {error}; build the same local= on all ranks")
+
+
+def _device_here(name):
+    """Where what was on a device of another rank goes: to the current one of that kind."""
+    kind = torch.device(name).type
+    if kind != "cuda":
+        return torch.device(kind)
+    return torch.device(kind, torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _can_take(value, new):
+    """Whether a tensor may stay the one that it is, with another's shape, dtype and content."""
+    if not isinstance(value, torch.Tensor) or not isinstance(new, torch.Tensor) or value.layout is not new.layout:
+        return False
+    return value.dtype == new.dtype or not value.requires_grad
+
+
+def _fill(value, new):
+    if value.shape == new.shape and value.dtype == new.dtype:
+        with torch.no_grad():
+            value.copy_(new)
+    else:
+        value.data = new.detach().to(value.device)
+    if value.layout is torch.strided:
+        new.data = value.data  # which may be in other values, too
 
 
 def _has_peers():
@@ -99,8 +135,3 @@ def _has_peers():
 
 def _has_state(value):
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-
-
-def _fits(value, new):
-    tensors = isinstance(value, torch.Tensor) and isinstance(new, torch.Tensor)
-    return tensors and value.shape == new.shape and value.dtype == new.dtype

@@ -1,4 +1,7 @@
-"""Values of one rank as bytes, and back: tensors as they lie in memory, first, so that those that stay the same stay in their places."""
+"""Values of one rank as bytes, and back: tensors as they lie in memory, first, so that those that stay the same stay in their places.
+
+A tensor that is in several places comes back as one; views of different parts of the same memory come back apart.
+"""
 
 import io
 import pickle
@@ -26,38 +29,57 @@ def pack(values):
     return array
 
 
-def unpack(array):
-    """What was packed; nothing of it is the array's memory."""
+def unpack(array, device_of=None):
+    """What was packed; nothing of it is the array's memory.
+
+    ``device_of``: of the name of the device on which a tensor was, gives that on which it is to be; without it all are in
+    host memory.
+    """
     end = int(np.frombuffer(array[:8].tobytes(), np.int64)[0])
-    return _Unpickler(io.BytesIO(array[_ALIGNMENT + end :].tobytes()), array[_ALIGNMENT : _ALIGNMENT + end]).load()
+    content = array[_ALIGNMENT : _ALIGNMENT + end]
+    return _Unpickler(io.BytesIO(array[_ALIGNMENT + end :].tobytes()), content, device_of).load()
 
 
 class _Pickler(pickle.Pickler):
     def __init__(self, stream, protocol):
         super().__init__(stream, protocol)
         self.tensors, self.end = [], 0
+        self._known = {}  # which memory, seen how: (its place, a tensor that holds it)
 
     def persistent_id(self, value):
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
             return None
+        kind = isinstance(value, torch.nn.Parameter), value.requires_grad
+        seen = value.data_ptr(), str(value.device), value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg(), kind
+        key = seen if value.numel() else id(value)
+        if key not in self._known:
+            self._known[key] = self._place(value, kind), value
+        return self._known[key][0]
+
+    def _place(self, value, kind):
         content = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
         first, size = self.end, content.numel() * content.element_size()
         self.tensors.append((first, content))
         self.end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        kind = isinstance(value, torch.nn.Parameter), value.requires_grad
-        return first, size, content.dtype, tuple(content.shape), str(value.device), kind
+        return len(self.tensors), first, size, content.dtype, tuple(content.shape), str(value.device), kind
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream, content):
+    def __init__(self, stream, content, device_of):
         super().__init__(stream)
-        self._content = content
+        self._content, self._device_of, self._known = content, device_of, {}
 
     def persistent_load(self, place):
-        first, size, dtype, shape, device, (is_parameter, requires_grad) = place
+        number, first, size, dtype, shape, device, (is_parameter, requires_grad) = place
+        if number in self._known:
+            return self._known[number]
         tensor = torch.empty(shape, dtype=dtype)
         bytes_of(tensor)[:] = self._content[first : first + size]
-        tensor = tensor.to(device)
+        if self._device_of is not None:
+            tensor = tensor.to(self._device_of(device))
         if is_parameter:
-            return torch.nn.Parameter(tensor, requires_grad)
-        return tensor.requires_grad_() if requires_grad else tensor
+            tensor = torch.nn.Parameter(tensor, requires_grad)
+        elif requires_grad:
+            tensor.requires_grad_()
+        self._known[number] = tensor
+        return tensor

@@ -12,7 +12,8 @@ import torch
 class Streams:
     """Of the copies of some tensors. Where none is on a GPU, nothing is to be done.
 
-    Made by the thread that trains, on the streams that have filled the tensors; `copying` is for the other thread.
+    Made by the thread that trains, on the streams that have filled the tensors; `copying` is for the other thread. Copies go to
+    a stream of their own: a thread's own is the default one, on which most scripts train.
     """
 
     def __init__(self, tensors):
@@ -22,10 +23,12 @@ class Streams:
     @contextlib.contextmanager
     def copying(self):
         """What is copied within comes behind what had been submitted when this was made."""
-        for device, event in self._committed.items():
-            torch.cuda.current_stream(device).wait_event(event)
-        yield
-        self._copied = {device: _mark(device) for device in self._committed}
+        with contextlib.ExitStack() as stack:
+            for device, event in self._committed.items():
+                stack.enter_context(torch.cuda.stream(_stream_of(device)))
+                torch.cuda.current_stream(device).wait_event(event)
+            yield
+            self._copied = {device: _mark(device) for device in self._committed}
 
     def use(self, *tensors):
         """These are read or written by the copying stream: their memory is not to be used again before it is done."""
@@ -37,6 +40,15 @@ class Streams:
         """What this thread submits from now on comes behind the copies, which have been submitted."""
         for device, event in self._copied.items():
             torch.cuda.current_stream(device).wait_event(event)
+
+
+_own = {}  # device: the stream that copies there
+
+
+def _stream_of(device):
+    if device not in _own:
+        _own[device] = torch.cuda.Stream(device)
+    return _own[device]
 
 
 def _mark(device):

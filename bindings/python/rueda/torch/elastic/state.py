@@ -34,16 +34,20 @@ __all__ = [
 ]
 
 
-def _checked(local, taken):
+def _checked(local, taken, kind):
     """ValueError unless it is a dict of names that are free."""
     if local is None:
         return {}
     if not isinstance(local, dict) or not all(isinstance(name, str) and name.isidentifier() for name in local):
         raise ValueError(f"local={local!r}: a dict of names and values")
-    twice = sorted(taken.intersection(local))
+    twice = sorted(name for name in local if name in taken or name.startswith("_") or _is_taken(kind, name))
     if twice:
-        raise ValueError(f"local= has {', '.join(twice)}, which is the same on all ranks, or a name of the state itself")
+        raise ValueError(f"local= has {', '.join(twice)}, which is the same on all ranks, or a name of the state's own")
     return local
+
+
+def _is_taken(kind, name):
+    return hasattr(TorchState, name) or callable(getattr(kind, name, None))
 
 
 class TorchState(ObjectState):
@@ -63,7 +67,7 @@ class TorchState(ObjectState):
         Commits from one checkpoint to the next; more, where writing takes longer.
     local : dict, optional
         Names and values of what is each rank's own: the place of its data loader, a part of a sharded state. Attributes, too;
-        objects with a ``state_dict()`` and tensors are filled in place, anything else is pickled. See below.
+        objects with a ``state_dict()`` and tensors stay the ones that they are, anything else is pickled. See below.
     **kwargs
         More of them, or plain objects.
 
@@ -73,7 +77,8 @@ class TorchState(ObjectState):
     each `commit` and `save`, which all ranks then call together, sends what has changed in it (pieces of 4 MiB) to another
     rank, its mirror. That is on another host; where all ranks are on one host it is on that one, and the host's loss takes
     both. Until all mirrors have all of it, the commit before counts, everywhere; so what is restored is of one commit on all
-    ranks. It takes memory for up to four copies, its own and the mirrored, and another vote in each commit.
+    ranks, and of the one that the rest of the state is of. It takes memory for up to four copies, its own and the mirrored (six
+    from the loss of a rank to the sync behind it), and another vote in each commit.
 
     When a rank is lost or taken away, what it had committed goes to a rank that joins the job (in the order of the lost
     members' numbers); to one at most, as all of it is one rank's. Before somebody joins it is in ``state.orphans`` of the
@@ -84,14 +89,20 @@ class TorchState(ObjectState):
     ...     take_over(orphan.values["shard"])
     >>> state.orphans = []
 
-    If a rank and its mirror are lost between two commits, all ranks raise RuntimeError. Checkpoints have nothing of
-    ``local``; a rank of a job that is started again begins with its own. A job of one rank has no mirror.
+    Tensors of orphans are in host memory, and what was on the GPU of a lost rank comes to the current one of the rank that
+    gets it. A tensor in several places of ``local`` comes back as one. If what a lost rank had does not fit the newcomer's
+    objects, all ranks raise RuntimeError.
+
+    If a rank and its mirror are lost between two commits, or leave in order at the same commit, all ranks raise RuntimeError:
+    take hosts away one after the other. Where all hosts have as many ranks, they may get half as many slots at once.
+    Checkpoints have nothing of ``local``; a rank of a job that is started again begins with its own. A job of one rank has no
+    mirror.
     """
 
     _local = None
 
     def __init__(self, model=None, optimizer=None, *, checkpoint=None, checkpoint_every=1, local=None, **kwargs):
-        local = _checked(local, {"model", "optimizer", "orphans", *kwargs})
+        local = _checked(local, {"model", "optimizer", "orphans", *kwargs}, type(self))
         kwargs.update(model=model, optimizer=optimizer)
         self._handlers, self._guard = {}, None
         self._keeper = None if checkpoint is None else Keeper(checkpoint, every=checkpoint_every)
@@ -132,8 +143,6 @@ class TorchState(ObjectState):
         except BaseException:
             self._saved_state = plain
             for handler, attributes in before:
-                if hasattr(handler, "copies"):  # its memory is used again
-                    handler.copies.hold()
                 vars(handler).clear()
                 vars(handler).update(attributes)
             raise
@@ -159,6 +168,10 @@ class TorchState(ObjectState):
         super().sync()
         self._save_uncounted()
         self._is_begun = True
+
+    def entered(self):
+        if self._local is not None:
+            self._local.settle()
 
     def committed(self):
         if self._keeper is None:
@@ -203,8 +216,8 @@ class TorchState(ObjectState):
                 handler.value.reset()
 
     def prepare(self):
-        for copies in self._copies():
-            copies.prepare()
+        for handler in self._handlers.values():
+            handler.prepare()
 
     def depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())

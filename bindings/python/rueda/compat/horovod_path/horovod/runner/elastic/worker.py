@@ -8,6 +8,18 @@ HOROVOD_GLOO_IFACE = "HOROVOD_GLOO_IFACE"
 HOROVOD_HOSTNAME = "HOROVOD_HOSTNAME"
 HOROVOD_LOCAL_RANK = "HOROVOD_LOCAL_RANK"
 
+_SERVICES = "WorkerNotificationService", "WorkerNotificationClient"
+
+
+def __getattr__(name):
+    if name in _SERVICES:
+        raise ImportError(
+            f"{__name__}.{name} is not there: rueda has no services that unpickle what they are sent; a rank hears of "
+            "changes from notification_manager in horovod.common.elastic",
+            name=__name__,
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 class HostsUpdatedRequest:
     """What a listener is told: when hosts changed, and how."""
