@@ -28,6 +28,7 @@ PROCESSES, OUTPUT, REPORTS = "launcher/processes", "launcher/output", "launcher/
 HOSTS, AGENT, CONTROLLER, MPI = "launcher/hosts", "launcher/agent", "launcher/controller", "launcher/mpi"
 DECIDER = "launcher/membership"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
+XLA = "bindings/xla"
 
 COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
 OBSERVE = {COUNTERS, FLIGHT, LIFE, TIMELINE}
@@ -61,6 +62,7 @@ ARROWS: Dict[str, Set[str]] = {
     ABI: set(),
     COMPOSITION: {ABI, PROTO, ATTENTION} | COLLECTIVES | RUNTIME,
     CPP: {ABI},
+    XLA: {ABI},
     # The launcher: rooms, and above them the programs. The agent and the controller meet by messages only.
     COMMAND: BELOW_LAUNCHER | {BINDING},
     BINDING: BELOW_LAUNCHER,

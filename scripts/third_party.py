@@ -45,6 +45,8 @@ libstdc++ of GCC is linked statically. It is under the GNU General Public Licens
 Library Exception, version 3.1, which permits to convey compiled programs that contain it under terms of one's choice.
 librueda_cuda.so, where it was built, contains NVIDIA's CUDA run time (libcudart_static.a), which the CUDA Toolkit's End
 User License Agreement lists among the files that may be redistributed with an application.
+librueda_xla.so is compiled with a C header of XLA, bindings/xla/vendor/xla_ffi_c_api.inc, Copyright 2023 The OpenXLA
+Authors, Apache-2.0.
 
 """
 

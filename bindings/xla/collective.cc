@@ -1,5 +1,7 @@
-// The custom call "rueda_collective" of XLA's CPU client: one call starts one operation, or a group
-// of them, and gives XLA a future that the end of the last one completes. No thread waits meanwhile.
+// The custom call "rueda_collective" of XLA's CPU client: one call starts one operation, or a group,
+// and gives XLA a future that the end of the last one completes. No thread waits meanwhile.
+#include <rueda/rueda.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/c/include/rueda/rueda.h"
-#include "bindings/xla/vendor/xla_ffi_c_api.h"
+#include "bindings/xla/vendor/xla_ffi_c_api.inc"
 
 namespace rueda::xla {
 namespace {
