@@ -1,5 +1,5 @@
-// The custom call "rueda_collective" of XLA's CPU client: one call starts one operation, or a group,
-// and gives XLA a future that the end of the last one completes. No thread waits meanwhile.
+// The custom call "rueda_collective" of XLA: one call starts one operation, or a group of them, and
+// gives XLA a future that the end of the last one completes. No thread waits meanwhile.
 #include <rueda/rueda.h>
 
 #include <condition_variable>
