@@ -1,6 +1,6 @@
 // Accepts connections for somebody else, at a bounded rate: at most kMaxStrangers within
-// kHandshakeLimit, or what as many hosts as are expected need, so that no more of them than that can
-// be waiting to prove who they are. The rest waits in the kernel's queue.
+// kHandshakeLimit, or what the expected hosts need, so that no more than that can be waiting to
+// prove who they are. The rest waits in the kernel's queue.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class Acceptor {
   static Result<std::unique_ptr<Acceptor>> listen(std::vector<ListeningSocket> bound);
   ~Acceptor() { stop(); }
 
-  // Calls `take` from a thread of its own. An agent tries each of our addresses, some of them twice.
+  // Calls `take` from a thread of its own. An agent tries each of our addresses, one of them twice.
   void start(Take take, size_t expected_hosts);
   // Closes the sockets; `take` is not called afterwards. May be called again.
   void stop();

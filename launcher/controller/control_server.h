@@ -4,9 +4,9 @@
 //          the controller's loop takes it when fd() is readable.
 // Safety:  a connection is nothing until TLS has checked the job's certificate on both sides,
 //          within kHandshakeLimit; a stream is nothing until its first message has brought the
-//          token. At most kMaxStrangers connections are accepted within kHandshakeLimit (or what
-//          the hosts of the job need), the rest waits in the kernel. Once all agents are there nothing listens any more, until another
-//          host is invited.
+//          token. At most kMaxStrangers connections are accepted within kHandshakeLimit, or what
+//          the job's hosts need; the rest waits in the kernel. Once all agents are there nothing
+//          listens any more, until another host is invited.
 // Threads: every member from any thread; stop() from one.
 #pragma once
 
