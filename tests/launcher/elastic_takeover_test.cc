@@ -147,10 +147,11 @@ TEST_CASE("a host that is found after a take-over gets in, though the script fai
                   {"2+/3:*=end"}),
           quick("30"));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  folder.write("hosts", "nonsense: one\n");
+  folder.hosts_are("nonsense: one\n");
+  wait_for(&job, "the hosts that it found before stay");
   kill_controller(job);
   wait_for(&job, kTakenOver);
-  wait_for(&job, "the hosts that it found before stay");
+  wait_for(&job, "the hosts that it found before stay", 2);
   folder.hosts_are("one:1\ntwo:1\nthree:1\n");
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
