@@ -77,6 +77,7 @@ void GrpcControllerClient::beat(Clock::time_point now) {
 }
 
 void GrpcControllerClient::take_messages(Clock::time_point now) {
+  gone_ = client_->gone();  // asked before: its last word, the goodbye, is taken first
   for (const control::ControllerMessage& message : client_->take()) {
     last_heard_ = now;
     if (message.has_store_bytes()) {
@@ -102,7 +103,7 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
 
 bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
   if (client_->seeks()) last_heard_ = now;
-  return client_->gone() || now - last_heard_ > silence_;
+  return gone_ || now - last_heard_ > silence_;
 }
 
 void GrpcControllerClient::work() {

@@ -69,6 +69,7 @@ class GrpcControllerClient : public ControllerClient {
   StreamRelay relay_;
   StoreStreams requests_;  // where the connection lasts
   int session_ = 0;
+  bool gone_ = false;
   std::string why_leaves_;  // told to each controller
   Newcomers newcomers_;
   std::map<MemberId, std::unique_ptr<OutputTaker>> outputs_;

@@ -532,7 +532,8 @@ def test_join_takes_the_named_place_alone_and_ends_as_the_job(lab, tmp_path):
     taken = [process for process in twins if process is not refused[0]]
     joined = [*taken, join(1, "second")]
     assert job.wait() == 3, job.text
-    assert [process.wait(PATIENCE) for process in joined] == [3, 3]
+    told = [process.communicate(timeout=PATIENCE)[1] for process in joined]
+    assert [process.returncode for process in joined] == [3, 3], told
 
 
 def test_twin_bridges_and_dead_interfaces_are_not_taken(lab):
