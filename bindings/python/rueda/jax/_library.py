@@ -44,10 +44,17 @@ def attach():
         _used = context
 
 
-@functools.wraps(basics.init)
-def init(*args, **kwargs):
-    basics.init(*args, **kwargs)
+def _begin():
+    """In a new world. What was traced in another one has its ranks and sizes in it."""
+    if _used is not None:
+        jax.clear_caches()
     attach()
 
 
-runtime.on_new_epoch.append(attach)
+@functools.wraps(basics.init)
+def init(*args, **kwargs):
+    basics.init(*args, **kwargs)
+    _begin()
+
+
+runtime.on_new_epoch.append(_begin)
