@@ -16,18 +16,21 @@ namespace {
 struct Head {
   uint64_t bytes = 0;
   uint64_t member = 0;
-  uint64_t epoch = 0;
+  uint64_t epoch = 0;  // kAnswered: none; it is an answer
 };
+constexpr uint64_t kAnswered = ~uint64_t{0};
 
 std::string bytes_of(const StoreJournal::Entry& entry) {
   std::string body;
-  if (entry.epoch == 0) {
+  if (entry.answered) {
+    body = wire::encode(*entry.answered);
+  } else if (entry.epoch == 0) {
     body = wire::encode(entry.request);
   } else {
     body.assign(reinterpret_cast<const char*>(entry.members.data()),
                 entry.members.size() * sizeof(uint64_t));
   }
-  const Head head = {body.size(), entry.member, entry.epoch};
+  const Head head = {body.size(), entry.member, entry.answered ? kAnswered : entry.epoch};
   return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + body;
 }
 
@@ -52,8 +55,10 @@ std::vector<StoreJournal::Entry> parse(std::string_view rest, uint64_t* used) {
     const std::string_view body = rest.substr(sizeof(head), head.bytes);
     StoreJournal::Entry entry;
     entry.member = head.member;
-    entry.epoch = head.epoch;
-    if (head.epoch != 0) {
+    if (head.epoch == kAnswered) {
+      if (!wire::decode(body, &entry.answered.emplace()).ok()) break;
+    } else if (head.epoch != 0) {
+      entry.epoch = head.epoch;
       entry.members.resize(body.size() / sizeof(uint64_t));
       std::memcpy(entry.members.data(), body.data(), entry.members.size() * sizeof(uint64_t));
     } else if (!wire::decode(body, &entry.request).ok()) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,14 @@ class StoreJournal {
     int fds[2] = {-1, -1};
     std::atomic<uint32_t>* current = nullptr;
   };
-  // One change: a member's request, or an epoch that began.
+  // One change: a member's request, or an epoch that began. Or what a member's change was answered
+  // that is done already.
   struct Entry {
     uint64_t member = 0;
     wire::StoreRequest request;
     uint64_t epoch = 0;  // 0: the request
     std::vector<uint64_t> members = {};
+    std::optional<wire::StoreReply> answered = {};
   };
 
   explicit StoreJournal(Files files);

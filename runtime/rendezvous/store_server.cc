@@ -112,6 +112,11 @@ void StoreServer::end_waits(uint64_t dead, const std::string& text) {
 void StoreServer::begin_epoch(uint64_t epoch, std::vector<uint64_t> members_by_rank) {
   const std::lock_guard lock(mutex_);
   table_.drop_epochs_before(epoch_);
+  const auto asks = [this](uint64_t member) {
+    return std::ranges::any_of(clients_,
+                               [&](const auto& one) { return one.second->member() == member; });
+  };
+  std::erase_if(done_, [&](const auto& theirs) { return !asks(theirs.first); });
   for (auto& [id, client] : clients_) {
     std::erase_if(client->stored_bytes, [this](const auto& of_epoch) {
       return of_epoch.first != 0 && of_epoch.first < epoch_;
@@ -228,14 +233,14 @@ void StoreServer::handle_change(StoreConnection& client, const wire::StoreReques
   const std::string& key = request.key;
   if (!key.starts_with(kUserKeys))
     return client.answer(request.id, invalid_argument("store: key '" + key + "' is no user's"));
-  if (const auto done = done_before_.find({client.member(), request.id});
-      done != done_before_.end()) {
-    const Changed& changed = done->second;
-    return client.answer(request.id, changed.status, changed.value, changed.number);
-  }
+  if (const Changed* const done = done_before(client.member(), request.id))
+    return client.answer(request.id, done->status, done->value, done->number);
   const bool was_set = table_.find(key) != nullptr;
   const Changed changed = change(request);
-  if (changed.status.ok()) write_down(client.member(), request);
+  if (changed.status.ok()) {
+    remember(client.member(), request.id, changed);
+    write_down(client.member(), request);
+  }
   client.answer(request.id, changed.status, changed.value, changed.number);
   if (!was_set && table_.find(key) != nullptr) answer_waiting_for(key);
 }
@@ -264,6 +269,21 @@ StoreServer::Changed StoreServer::change(const wire::StoreRequest& request) {
   return done;
 }
 
+const StoreServer::Changed* StoreServer::done_before(uint64_t member, uint64_t id) const {
+  const auto theirs = done_.find(member);
+  if (theirs == done_.end()) return nullptr;
+  const auto done =
+      std::ranges::find_if(theirs->second, [id](const auto& one) { return one.first == id; });
+  return done == theirs->second.end() ? nullptr : &done->second;
+}
+
+void StoreServer::remember(uint64_t member, uint64_t id, Changed changed) {
+  if (journal_ == nullptr) return;
+  auto& theirs = done_[member];
+  theirs.emplace_back(id, std::move(changed));
+  if (theirs.size() > kMostDone) theirs.pop_front();
+}
+
 // ---- the journal -------------------------------------------------------------------------------
 
 void StoreServer::write_down(uint64_t member, const wire::StoreRequest& request) {
@@ -277,7 +297,13 @@ void StoreServer::restore() {
   if (journal_ == nullptr) return;
   for (StoreJournal::Entry& entry : journal_->read()) {
     const wire::StoreRequest& request = entry.request;
-    if (entry.epoch != 0) {
+    if (entry.answered) {
+      const wire::StoreReply& reply = *entry.answered;
+      Changed changed;
+      changed.number = reply.number;
+      if (!reply.value.empty()) changed.value = std::make_shared<const std::string>(reply.value);
+      remember(entry.member, reply.id, std::move(changed));
+    } else if (entry.epoch != 0) {
       table_.drop_epochs_before(epoch_);
       epoch_ = entry.epoch;
       members_ = std::move(entry.members);
@@ -286,7 +312,7 @@ void StoreServer::restore() {
     } else if (request.op == wire::StoreOp::kReport) {
       (void)handle_report(entry.member, request);
     } else {
-      done_before_[{entry.member, request.id}] = change(request);
+      remember(entry.member, request.id, change(request));
     }
   }
 }
@@ -308,6 +334,17 @@ std::vector<StoreJournal::Entry> StoreServer::entries_of_now() const {
     request.key = report.key;
     request.value = report.value;
     all.push_back({report.member, std::move(request)});
+  }
+  for (const auto& [member, theirs] : done_) {
+    for (const auto& [id, changed] : theirs) {
+      wire::StoreReply reply;
+      reply.id = id;
+      reply.number = changed.number;
+      if (changed.value != nullptr) reply.value = *changed.value;
+      StoreJournal::Entry& entry = all.emplace_back();
+      entry.member = member;
+      entry.answered = std::move(reply);
+    }
   }
   return all;
 }

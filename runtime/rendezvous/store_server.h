@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,6 +52,7 @@ class StoreServer {
   static constexpr size_t kMaxStoredBytes = size_t{64} << 20;  // by one client
   static constexpr size_t kMaxReports = 64;                    // of one member
   static constexpr size_t kMaxReportBytes = size_t{64} << 10;
+  static constexpr size_t kMostDone = 16;  // answers of a member that outlive us
 
   // `last_word`: a rank whose connection ends before it has set "<last_word>/<rank>" is taken for
   // dead. Empty: somebody else watches the ranks and calls mark_dead. `journal`: of what changes
@@ -111,6 +113,8 @@ class StoreServer {
     uint64_t number = 1;
   };
   Changed change(const wire::StoreRequest& request);
+  const Changed* done_before(uint64_t member, uint64_t id) const;
+  void remember(uint64_t member, uint64_t id, Changed changed);
   void restore();
   void write_down(uint64_t member, const wire::StoreRequest& request);
   std::vector<StoreJournal::Entry> entries_of_now() const;
@@ -143,9 +147,9 @@ class StoreServer {
   std::vector<std::pair<uint64_t, std::string>> dead_;  // members, in the order of their deaths
   std::vector<Report> reports_;
   std::vector<Entry> entries_;  // not taken yet
-  // By member and number of the request: what was done before we took over, and may be asked again
-  // since the answer may have been lost.
-  std::map<std::pair<uint64_t, uint64_t>, Changed> done_before_;
+  // By member: what was done last, with the numbers of the requests. It may be asked of who serves
+  // the store after us, since the answer may have been lost; as it was before us.
+  std::map<uint64_t, std::deque<std::pair<uint64_t, Changed>>> done_;
 };
 
 }  // namespace rueda::rendezvous

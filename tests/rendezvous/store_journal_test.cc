@@ -28,7 +28,8 @@ class Files {
     return std::make_unique<StoreJournal>(
         StoreJournal::Files{{fds_[0].get(), fds_[1].get()}, &current_});
   }
-  int fd() const { return fds_[current_.load()].get(); }
+  uint32_t current() const { return current_.load(); }
+  int fd() const { return fds_[current()].get(); }
   off_t bytes() const {
     struct stat info = {};
     fstat(fd(), &info);
@@ -50,6 +51,36 @@ struct Served {
   std::unique_ptr<StoreServer> server;
   std::unique_ptr<StoreClient> client;
 };
+
+wire::StoreRequest change_of(uint64_t id, wire::StoreOp op, const std::string& key,
+                             const std::string& value) {
+  wire::StoreRequest request;
+  request.id = id;
+  request.op = op;
+  request.key = std::string(kUserKeys) + key;
+  request.value = value;
+  return request;
+}
+
+wire::StoreReply ask(const UniqueFd& store, const wire::StoreRequest& request) {
+  const auto read_all = [&](std::string* bytes) {
+    for (size_t done = 0; done < bytes->size();) {
+      const ssize_t got = read(store.get(), bytes->data() + done, bytes->size() - done);
+      RUEDA_CHECK(got > 0, "read");
+      done += static_cast<size_t>(got);
+    }
+  };
+  const std::string frame = framed(wire::encode(request));
+  RUEDA_CHECK(write(store.get(), frame.data(), frame.size()) == static_cast<ssize_t>(frame.size()),
+              "write");
+  std::string answer(kFrameHeaderBytes, '\0');
+  read_all(&answer);
+  answer.resize(frame_length(answer));
+  read_all(&answer);
+  wire::StoreReply reply;
+  RUEDA_CHECK(wire::decode(answer, &reply).ok(), "decode");
+  return reply;
+}
 
 }  // namespace
 
@@ -89,11 +120,7 @@ TEST_CASE("the next launcher's store holds what the last one's held", "[store]")
 
 TEST_CASE("a change whose answer was lost is asked again and done once", "[store]") {
   Files files;
-  wire::StoreRequest request;
-  request.id = 5;
-  request.op = wire::StoreOp::kAdd;
-  request.key = std::string(kUserKeys) + "sum";
-  request.value = "3";
+  const auto request = change_of(5, wire::StoreOp::kAdd, "sum", "3");
   {
     const auto journal = files.journal();
     journal->add({7, request});
@@ -101,17 +128,32 @@ TEST_CASE("a change whose answer was lost is asked again and done once", "[store
   auto server = std::move(StoreServer::start("", files.journal())).value();
   auto [ours, theirs] = stream_pair();
   REQUIRE(server->add(std::move(theirs), 7).ok());
-  const std::string frame = framed(wire::encode(request));
-  REQUIRE(write(ours.get(), frame.data(), frame.size()) == static_cast<ssize_t>(frame.size()));
-  std::string answer(kFrameHeaderBytes, '\0');
-  REQUIRE(read(ours.get(), answer.data(), answer.size()) == static_cast<ssize_t>(answer.size()));
-  answer.resize(frame_length(answer));
-  REQUIRE(read(ours.get(), answer.data(), answer.size()) == static_cast<ssize_t>(answer.size()));
-  wire::StoreReply reply;
-  REQUIRE(wire::decode(answer, &reply).ok());
-  CHECK(reply.number == 3);
+  CHECK(ask(ours, request).number == 3);
   StoreClient client(std::move(ours));
   CHECK(client.add("sum", 1).value() == 4);
+}
+
+TEST_CASE("so is one that was done before the journal was written anew", "[store]") {
+  Files files;
+  const auto sum = change_of(5, wire::StoreOp::kAdd, "sum", "3");
+  const auto swap = change_of(6, wire::StoreOp::kCompareSet, "word", "new");
+  {
+    Served first(files);
+    auto [ours, theirs] = stream_pair();
+    REQUIRE(first.server->add(std::move(theirs), 8).ok());
+    CHECK(ask(ours, sum).number == 3);
+    CHECK(ask(ours, swap).value == "new");
+    const std::string value(size_t{1} << 20, 'x');
+    for (const auto before = files.current(); files.current() == before;)
+      REQUIRE(first.client->put("same", value).ok());
+    first.server->begin_epoch(1, {7});  // of others: who is in none may ask all the same
+  }
+  const auto server = std::move(StoreServer::start("", files.journal())).value();
+  auto [ours, theirs] = stream_pair();
+  REQUIRE(server->add(std::move(theirs), 8).ok());
+  CHECK(ask(ours, sum).number == 3);
+  CHECK(ask(ours, swap).value == "new");
+  CHECK(ask(ours, change_of(7, wire::StoreOp::kAdd, "sum", "1")).number == 4);
 }
 
 TEST_CASE("what a killed launcher had written by half is no change", "[store]") {
