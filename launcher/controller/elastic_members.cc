@@ -63,8 +63,8 @@ void ElasticMembers::ended(const RankEnd& end) {
   std::string how = end.lost.empty() ? describe_wait_status(end.wait_status) + end.hint : end.lost;
   members_[end.member].how = how;
   if (slow_ranks_) slow_ranks_->forget(end.member);
-  events_.push_back(
-      membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed, std::move(how)});
+  events_.push_back(membership::MemberEnded{end.member, exit_code_of(end.wait_status), failed,
+                                            std::move(how), end.removed});
 }
 
 void ElasticMembers::host_lost(const std::string& host, const std::string& how,

@@ -50,8 +50,11 @@ void Decider::State::on(const MemberEnded& event) {
   Member* member = find(event.member);
   if (member == nullptr) return know_more(event.member, event.failed ? event.how : "", true);
   fence(*member);
+  if (event.removed) member->stopped = true;
   if (member->lives() && member->is_newcomer()) {
     lose_newcomer(*member, event.how.empty() ? "it ended" : event.how);
+  } else if (member->lives() && event.removed) {
+    lose(*member, event.how);
   } else if (member->lives() && event.failed) {
     const bool is_first = !first_failed;
     if (is_first) first_code = std::max(event.exit_code, 1);

@@ -102,6 +102,7 @@ void Decider::State::lose_newcomer(Member& member, const std::string& how) {
   newcomers.erase(member.id);
   member.stage = Stage::kGone;
   seats_dirty = true;
+  keep_slow(member);
   if (finishing || member.stopped) return;
   bool has_ranks = false;
   for (const MemberId id : ranks) {
@@ -138,6 +139,7 @@ void Decider::State::stop(Member& member, const std::string& why) {
   if (newcomers.erase(member.id) != 0) {
     member.stage = Stage::kGone;
     seats_dirty = true;
+    keep_slow(member);
   } else {
     lose(member, why);
   }

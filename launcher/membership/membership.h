@@ -91,12 +91,14 @@ struct MemberLost {
 struct MemberFenced {
   MemberId member;
 };
-// Its process has been reaped. `failed`: not with code 0, and not stopped by us.
+// Its process has been reaped. `failed`: not with code 0, and not stopped by us. `removed`: it was
+// stopped, or told that it is out; by who was before us, where it lives as far as we know.
 struct MemberEnded {
   MemberId member;
   int exit_code;
   bool failed;
   std::string how;
+  bool removed = false;
 };
 // It asks to enter an epoch.
 struct MemberEnters {

@@ -33,9 +33,11 @@ void write(Writer out, const Member& m) {
   out.put_zigzag(14, m.expected.local_size);
   out.put_zigzag(15, m.expected.cross_rank);
   out.put_zigzag(16, m.expected.cross_size);
+  out.put(17, m.instead_of ? *m.instead_of + 1 : 0);
 }
 
 void read(Reader& in, Member* m) {
+  uint64_t instead_of = 0;
   m->rank = 0;
   m->expected = {0, 0, 0, 0, 0, 0};
   while (in.next()) {
@@ -56,9 +58,11 @@ void read(Reader& in, Member* m) {
       case 14: in.read_zigzag(&m->expected.local_size); break;
       case 15: in.read_zigzag(&m->expected.cross_rank); break;
       case 16: in.read_zigzag(&m->expected.cross_size); break;
+      case 17: in.read(&instead_of); break;
       default: in.skip();
     }
   }
+  if (instead_of != 0) m->instead_of = instead_of - 1;
 }
 
 void write(Writer out, const HostTable::Host& h, Time now) {

@@ -187,6 +187,15 @@ void Decider::State::leave(Member& member) {
   slow.erase(member.id);
 }
 
+// This one is lost before it was in: whose place it was to take stays, where it may.
+void Decider::State::keep_slow(const Member& newcomer) {
+  Member* const member = newcomer.instead_of ? find(*newcomer.instead_of) : nullptr;
+  if (member == nullptr || !member->lives() || !hosts.usable(member->host, member->slot)) return;
+  member->leaving = false;
+  leaving.erase(member->id);
+  slow.insert(member->id);
+}
+
 // Members whose host is no longer found, or has fewer slots than ranks.
 void Decider::State::leave_what_is_gone() {
   std::map<std::string, std::vector<MemberId>> by_host;
@@ -230,6 +239,7 @@ void Decider::State::exchange_slow() {
     do_(Say{name_of(members.at(id)) + " is too slow: a spare on " + best->host +
             " takes its place"});
     best->spare = false;
+    best->instead_of = id;
     std::erase_if(exchanges, [&](Time at) { return passed(at, policy.replacement_span); });
     exchanges.push_back(now);
     leave(members.at(id));

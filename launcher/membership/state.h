@@ -35,6 +35,7 @@ struct Member {
   bool stopped = false;                    // its end is no failure
   bool fenced = false;                     // none of its threads can run any more
   std::optional<wire::Standing> standing;  // it waits to enter
+  std::optional<MemberId> instead_of;      // a slow one, that leaves when this one is let in
   RankPlace expected;
 
   bool lives() const { return stage < Stage::kFinished; }
@@ -83,6 +84,7 @@ struct MembershipDecider::State {
   void expect_places(const std::vector<MemberId>& started);
   void leave_what_is_gone();
   void leave(Member& member);
+  void keep_slow(const Member& newcomer);
   Candidate candidate(const Member& member) const;
 
   // ---- drain.cc

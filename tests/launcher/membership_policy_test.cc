@@ -370,6 +370,32 @@ TEST_CASE("a slow rank leaves only for one that is ready", "[membership]") {
   CHECK(job.entered() == Members{1, 2});
 }
 
+TEST_CASE("a slow rank stays when who was to take its place is lost before", "[membership]") {
+  Policy policy = elastic(2);
+  policy.max_np = 2;
+  policy.spares = 1;
+  Job job(policy, {{"a", 1}, {"b", 2}});
+  job.all_first();
+  job.ready(2);
+  job.on(MemberSlow{0});
+  REQUIRE(job.got<Announce>().at(0).changes == 3);
+  if (GENERATE(true, false)) {  // another controller does as the first would
+    auto next = MembershipDecider::resume(policy, job.decider.record());
+    REQUIRE(next != nullptr);
+    job.decider = std::move(*next);
+  }
+  const bool is_drained = GENERATE(true, false);
+  if (is_drained) job.on(HostDrained{"a"});
+  job.die(2);
+  const Members others = job.started();
+  job.at_commit(0, 1);
+  job.at_commit(1, 1);
+  CHECK(answer_to(job, 0) == (is_drained ? EpochAnswer::kRemoved : EpochAnswer::kEnter));
+  if (is_drained) return;
+  CHECK(job.entered() == Members{0, 1});
+  REQUIRE(others.size() == 1);  // a spare again, whose slot was free at once
+}
+
 TEST_CASE("who is slow no more stays, and a spare on another host is better", "[membership]") {
   Policy policy = elastic(2);
   policy.max_np = 2;

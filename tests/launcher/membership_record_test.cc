@@ -112,6 +112,30 @@ TEST_CASE("a job that is over or fails ends under who takes over as well", "[mem
   CHECK_THAT(ends[0].text, Contains("rank 1 on a: killed"));
 }
 
+TEST_CASE("who was stopped after the last record is lost to who takes over, and no success",
+          "[membership]") {
+  Policy policy = three();
+  policy.min_np = 1;
+  policy.on_failure = OnFailure::kBlacklist;
+  Job job(policy, {{"a", 2}, {"b", 1}});
+  job.all_first();
+  const std::string record = job.decider.record();
+  job.on(MemberLost{0, "killed"});
+  REQUIRE(job.stopped() == std::vector<MemberId>{1});
+  auto next = MembershipDecider::resume(policy, record);
+  REQUIRE(next != nullptr);
+  job.decider = std::move(*next);
+  const int code = GENERATE(0, 143);
+  job.on(MemberEnded{1, code, false, "it ended", true});
+  CHECK(job.got<EndEpoch>().size() == 1);
+  CHECK(job.said().empty());
+  job.die(0);
+  job.back(2, 1);
+  job.idle(1);
+  CHECK(job.entered() == std::vector<MemberId>{2});
+  CHECK(job.ended().empty());
+}
+
 TEST_CASE("who takes over announces what no member has heard of", "[membership]") {
   Policy policy = three();
   Job job(policy, {{"a", 3}});
