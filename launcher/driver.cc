@@ -118,6 +118,7 @@ int run_on_hosts(JobPlan plan, std::vector<HostPlan> hosts, bool slurm,
   GuardedAgain again;
   again.before_each = [&] { controller.succession->prepare_next(); };
   again.again = [&] { return controller.succession->may_follow(std::chrono::steady_clock::now()); };
+  again.over = [&] { return controller.succession->job_code(); };
   return guard(
       "controller", [&](GuardLink link) { return run_controller(controller, std::move(link)); },
       GuardedGroup::kOwn, again);

@@ -221,7 +221,9 @@ JobEnd JobController::job_end() const {
 
 int JobController::finish() {
   gather_recorders();
-  say_goodbye(failure_ != 0 ? failure_ : judge(job_end()).exit_code);
+  const int code = failure_ != 0 ? failure_ : judge(job_end()).exit_code;
+  plan_.succession->job_is_over(code);
+  say_goodbye(code);
   books_.close_outputs(patience());
   books_.close_store();
   if (failure_ != 0) {  // has been said

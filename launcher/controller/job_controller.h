@@ -62,6 +62,7 @@ class JobController {
 
   void wait_for_events();
   void read_signals();
+  void asked_to_stop(int signal);
   void take_events();
   void take_event(AgentEvent* event);
   void take_message(int host, control::AgentMessage* message);

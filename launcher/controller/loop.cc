@@ -98,15 +98,18 @@ void JobController::read_signals() {
       continue;
     }
     if (getppid() != link_.guard) continue;  // the kernel's message that the guard is gone
-    ++signals_received_;
-    supervisor_.signal_received(signal, clock_now());
-    broadcast(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL, signal);
-    if (signals_received_ == 1) {
-      say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
-    }
-    // Nothing runs yet that could stop by itself.
-    if (!started() && failure_ == 0) fail(128 + signal, "stopped before the ranks were started");
+    asked_to_stop(signal);
   }
+}
+
+void JobController::asked_to_stop(int signal) {
+  ++signals_received_;
+  supervisor_.signal_received(signal, clock_now());
+  broadcast(signals_received_ > 1 ? control::Order::KILL : control::Order::SIGNAL, signal);
+  if (signals_received_ == 1)
+    say(signal_name(signal) + ": asking the ranks to stop (once more kills them at once)");
+  // Nothing runs yet that could stop by itself.
+  if (!started() && failure_ == 0) fail(128 + signal, "stopped before the ranks were started");
 }
 
 void JobController::take_events() {
@@ -362,6 +365,7 @@ int JobController::run() {
     fail(prepared.code() == Code::kUnavailable ? kUnreachable : kLauncherFailure,
          prepared.message());
   }
+  for (const int signal : link_.asked) asked_to_stop(signal);
   for (;;) {
     reap();
     take_events();

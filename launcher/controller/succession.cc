@@ -74,6 +74,11 @@ bool Succession::may_follow(std::chrono::steady_clock::time_point now) {
   return acted() != 0 && !door_addresses_.empty() && deaths_.size() <= kMostDeaths;
 }
 
+std::optional<int> Succession::job_code() const {
+  const int code = page_->code.load();
+  return code < 0 ? std::nullopt : std::optional<int>(code);
+}
+
 rendezvous::StoreJournal::Files Succession::journal() const {
   return {{journals_[0].get(), journals_[1].get()}, &page_->journal};
 }

@@ -53,6 +53,8 @@ class Succession {
   // Whether another one is to follow the one that was killed. Not before the job has begun, nor
   // when they die again and again.
   bool may_follow(std::chrono::steady_clock::time_point now);
+  // The job's exit code, once it is over.
+  std::optional<int> job_code() const;
 
   // ---- a controller's
   const std::string& job_id() const { return job_id_; }
@@ -71,6 +73,8 @@ class Succession {
   // The newest record that was acted on: an older one is no last decision.
   void acted_on(uint64_t serial) { page_->acted.store(serial); }
   uint64_t acted() const { return page_->acted.load(); }
+  // No rank runs any more: nobody is to follow us.
+  void job_is_over(int exit_code) { page_->code.store(exit_code); }
   // Whose agent was heard last to be with the job.
   void note_host(size_t host, bool runs);
   std::vector<size_t> running_hosts() const;
@@ -81,6 +85,7 @@ class Succession {
   struct Page {
     std::atomic<uint64_t> acted{0};
     std::atomic<uint32_t> journal{0};
+    std::atomic<int> code{-1};       // of the job
     std::atomic<uint32_t> hosts{0};  // numbers below
     std::atomic<bool> runs[kMostHosts] = {};
   };

@@ -151,11 +151,10 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work, Gu
                   host::no_process("cannot start another process", errno).message());
     if (child == 0) {
       alive_end.reset();
-      return work({std::move(child_end), self, hangup_ignored});
+      return work({std::move(child_end), self, hangup_ignored, asked});
     }
-    for (const int signal : asked) kill(child, signal);
     status = wait_for_child(what, child, signals, group, &asked);
-    if (!WIFSIGNALED(status) || !again.again()) break;
+    if (!WIFSIGNALED(status) || again.over() || !again.again()) break;
     fail(0, "the " + what + " (pid " + std::to_string(child) + ") was " +
                 describe_wait_status(status) + "; the job goes on, and another " + what +
                 " takes over");
@@ -165,6 +164,12 @@ int guard(const std::string& what, const std::function<int(GuardLink)>& work, Gu
     fail(0, "process " + std::to_string(pid) + " is stuck in the kernel and was left behind");
   if (group == GuardedGroup::kOurs && !asked.empty()) return 128 + asked.front();
   if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  if (const auto code = again.over()) {
+    fail(0, "the " + what + " (pid " + std::to_string(child) + ") was " +
+                describe_wait_status(status) + " when the job was over; exit code " +
+                std::to_string(*code));
+    return *code;
+  }
   return fail(exit_code_of(status), "the " + what + " (pid " + std::to_string(child) +
                                         ") that looked after the ranks was " +
                                         describe_wait_status(status) +

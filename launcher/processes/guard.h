@@ -1,11 +1,13 @@
 // Runs work in a child process and looks after it: signals that we are sent are handed on to it,
 // and when it has ended, by itself or killed, every process that it has left behind is killed;
-// where it is begun again, not before the last has ended. Signals that one has not lived to act on
-// are handed to the next.
+// where it is begun again, not before the last has ended. The next is told of the signals that have
+// asked for the end.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "collectives/base/unique_fd.h"
 
@@ -15,6 +17,8 @@ struct GuardLink {
   UniqueFd fd;                  // becomes readable (end of file) when the guard is gone
   int guard = 0;                // its process id
   bool hangup_ignored = false;  // started under nohup
+  // What has asked for the end of the work before this child was begun, in order.
+  std::vector<int> asked = {};
 };
 
 // kOwn: `work` moves into a process group of its own. kOurs: it stays in this one, is sent the
@@ -26,6 +30,8 @@ enum class GuardedGroup { kOwn, kOurs };
 struct GuardedAgain {
   std::function<void()> before_each = [] {};           // in the guard
   std::function<bool()> again = [] { return false; };  // after one was killed by a signal
+  // The exit code, when the work of the one that was killed was over.
+  std::function<std::optional<int>()> over = [] { return std::nullopt; };
 };
 
 // `work` runs in the child, with SIGINT, SIGTERM, SIGQUIT, SIGHUP and SIGCHLD blocked; what it

@@ -190,6 +190,25 @@ TEST_CASE("a signal that comes while there is no controller ends the job") {
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("a controller that is killed once the job is over leaves the job's exit code") {
+  const HostsFolder folder;
+  const std::string more_than_a_pipe = "head -c 100000 /dev/zero | tr '\\0' x";
+  Job job({"--rsh-agent", folder.file("there"), "--verbose", "-np", "2", "-H", "one:1,two:1",
+           "--min-np", "1", "--driver-timeout", "1", "sh", "-c",
+           "until [ -e " + folder.file("go") + " ]; do sleep 0.01; done; " + more_than_a_pipe});
+  REQUIRE(job.wait_for_output(" is pid ", 2));
+  folder.write("go", "");
+  // The controller has more to print, and is alone with ruedarun.
+  REQUIRE(eventually([&] { return job.processes().size() == 2; }));
+  const pid_t controller = controller_of(job);
+  REQUIRE(controller > 0);
+  kill(controller, SIGKILL);
+  CHECK(job.wait() == 0);
+  INFO(job.err());
+  CHECK(has(job.err(), "(SIGKILL) when the job was over; exit code 0"));
+  CHECK_FALSE(has(job.err(), "takes over"));
+}
+
 TEST_CASE("without a controller for --driver-timeout the ranks are ended") {
   const HostsFolder folder;
   Job job(command(folder,
