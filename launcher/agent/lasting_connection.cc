@@ -9,7 +9,9 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};    // between two tries
+constexpr std::chrono::milliseconds kPause{50};  // between two tries
+constexpr std::chrono::milliseconds kLongPause{500};
+constexpr std::chrono::seconds kHurry{5};          // then pauses are long
 constexpr std::chrono::seconds kPatienceAtEnd{5};  // where our ranks have ended
 constexpr size_t kMostOfLine = 64 << 10;
 
@@ -130,6 +132,7 @@ std::vector<control::ControllerMessage> LastingConnection::take() {
   }
   const bool ended = connection_->gone();
   std::vector<control::ControllerMessage> messages = connection_->take();
+  heard_ = heard_ || !messages.empty();
   for (control::ControllerMessage& message : messages) take_own(&message);
   if (!ended || gone_) return messages;
   if (goodbye_ || setup_.ticket.addresses.empty()) {
@@ -144,8 +147,9 @@ std::vector<control::ControllerMessage> LastingConnection::take() {
     old = std::move(connection_);
     stop_ = false;
   }
-  since_ = Clock::now();
-  seeker_ = std::thread([this] { seek(); });
+  const bool heard = std::exchange(heard_, false);
+  if (heard) since_ = Clock::now();
+  seeker_ = std::thread([this, heard] { seek(heard); });
   return messages;
 }
 
@@ -174,17 +178,22 @@ void LastingConnection::take_own(control::ControllerMessage* message) {
 // ---- between two controllers --------------------------------------------------------------------
 
 // On a thread of its own.
-void LastingConnection::seek() {
-  for (;;) {
-    auto found = ControlConnection::connect(setup_.ticket, std::chrono::seconds(0));
+void LastingConnection::seek(bool at_once) {
+  for (bool tries = at_once;; tries = true) {
+    std::unique_ptr<ControlConnection> found;
+    if (tries) {
+      auto one = ControlConnection::connect(setup_.ticket, std::chrono::seconds(0));
+      if (one.ok()) found = std::move(one).value();
+    }
     std::unique_lock lock(mutex_);
     if (stop_) return;
-    if (found.ok()) {
-      found_ = std::move(found).value();
+    if (found != nullptr) {
+      found_ = std::move(found);
       host::ring_event_fd(wake_.get());
       return;
     }
-    if (changed_.wait_for(lock, kPause, [&] { return stop_; })) return;
+    const auto pause = Clock::now() - since_ < kHurry ? kPause : kLongPause;
+    if (changed_.wait_for(lock, pause, [&] { return stop_; })) return;
   }
 }
 

@@ -69,7 +69,7 @@ class LastingConnection : public ControlConnection {
 
   void remember(const control::AgentMessage& message);
   void forget_oldest();
-  void seek();
+  void seek(bool at_once);
   void stop_seeking();
   void give_up_if_due();
   void introduce();
@@ -84,7 +84,8 @@ class LastingConnection : public ControlConnection {
   bool output_is_open_ = false, gone_ = false, goodbye_ = false;
   std::string why_;
   int session_ = 0;
-  Clock::time_point since_;  // we seek
+  bool heard_ = true;        // something, from this controller
+  Clock::time_point since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
 
   uint64_t serial_ = 0;

@@ -117,7 +117,9 @@ class Hub {
       return Status(Code::kUnauthenticated,
                     "its certificate is not that of host " + hosts_[static_cast<size_t>(host)]);
     }
-    if (joined_[static_cast<size_t>(host)]) {
+    // Whose connection has ended may come again with what it holds.
+    const bool again = agent.has_holds() && streams_[static_cast<size_t>(host)] == nullptr;
+    if (joined_[static_cast<size_t>(host)] && !again) {
       return Status(Code::kAlreadyExists, "host " + hosts_[static_cast<size_t>(host)] +
                                               " of this job has joined already");
     }

@@ -68,6 +68,9 @@ void JobController::agent_back(int number, const control::Register& agent) {
   const control::Holds& holds = agent.holds();
   late_.erase(static_cast<size_t>(number));
   if (!taking_over_) return say_goodbye_to(number);  // the job has gone on without it
+  // It tells all of it again.
+  gone_.erase(number);
+  std::erase_if(waiting_events_, [&](const AgentEvent& event) { return event.host == number; });
   host.plan.host.host = holds.host_name();
   host.plan.ours = std::ranges::count(plan_.elastic->own_names, holds.host_name()) != 0;
   host.state = State::kHere;
