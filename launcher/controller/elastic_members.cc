@@ -85,6 +85,7 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   Result<std::string> outlook = drain_outlook(host);
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
+  settle(std::chrono::steady_clock::now());  // its record is under way before the answer is
   return outlook;
 }
 
