@@ -280,6 +280,22 @@ def test_a_newcomer_that_got_something_and_saved_nothing_gives_it_back():
         assert (state.mine == (7 if rank else 0)).all()
 
 
+def save_that_is_heard_of(played, state, here):
+    """All ranks save, and vote; whether this one hears of the end of that, or of a loss instead."""
+    vote = runtime.commit_vote
+
+    def voted():
+        vote()
+        raise hvd.HorovodInternalError("another was lost")
+
+    if here:
+        return state.save()
+    played.patch.setattr(runtime, "commit_vote", voted, raising=False)
+    with raises(hvd.HorovodInternalError, "another was lost"):
+        state.save()
+    played.patch.setattr(runtime, "commit_vote", vote, raising=False)
+
+
 @ranks(2)
 def test_a_vote_that_fails_leaves_the_commit_before_and_if_it_came_through_elsewhere_the_new_one_counts():
     rank = hvd.rank()
@@ -292,24 +308,11 @@ def test_a_vote_that_fails_leaves_the_commit_before_and_if_it_came_through_elsew
             state.commit()
             state.model.weight.data.fill_(2)
             state.step, state.count = 2, 2
-            vote = runtime.commit_vote
-
-            def failing():
-                vote()
-                if rank == 1 or not came_through:
-                    raise hvd.HorovodInternalError("lost")
-
-            played.patch.setattr(runtime, "commit_vote", failing, raising=False)
-            if rank == 1 or not came_through:
-                with raises(hvd.HorovodInternalError, "lost"):
-                    state.save()
-                assert state.commits == 1
-            else:
-                state.save()
-                assert state.commits == 2
-            played.patch.setattr(runtime, "commit_vote", vote, raising=False)
+            hears_of_it = came_through and rank == 0
+            save_that_is_heard_of(played, state, hears_of_it)
+            assert state.commits == (2 if hears_of_it else 1)
             state.restore()
-            newest = 2 if came_through and rank == 0 else 1
+            newest = 2 if hears_of_it else 1
             assert (state.step, state.count, state.model.weight[0, 0].item()) == (newest, newest, newest)
             played.become(2, [0, 1], has_target=[0] if came_through else None)
             state.sync()
@@ -367,20 +370,7 @@ def test_when_who_alone_knew_of_a_commit_is_lost_in_the_heal_model_and_local_sta
         set_all(1)
         state.commit()
         set_all(2)
-        vote = runtime.commit_vote
-
-        def failing():
-            vote()
-            if rank != 2:
-                raise hvd.HorovodInternalError("a fourth was lost")
-
-        played.patch.setattr(runtime, "commit_vote", failing, raising=False)
-        if rank == 2:
-            state.save()
-        else:
-            with raises(hvd.HorovodInternalError, "a fourth was lost"):
-                state.save()
-        played.patch.setattr(runtime, "commit_vote", vote, raising=False)
+        save_that_is_heard_of(played, state, rank == 2)
         played.become(2, [0, 1, 2], has_target=[2])
         state.restore()
         state._local.settle()
@@ -411,20 +401,7 @@ def test_a_rank_without_the_copy_that_counts_gets_it_from_its_mirror():
         state.count = 5
         state.commit()
         state.count = 6
-        vote = runtime.commit_vote
-
-        def failing():
-            vote()
-            if rank != 0:
-                raise hvd.HorovodInternalError("lost")
-
-        played.patch.setattr(runtime, "commit_vote", failing, raising=False)
-        if rank == 0:
-            state.save()
-        else:
-            with raises(hvd.HorovodInternalError, "lost"):
-                state.save()
-        played.patch.setattr(runtime, "commit_vote", vote, raising=False)
+        save_that_is_heard_of(played, state, rank == 0)
         state.restore()
         assert state.count == (6 if rank == 0 else 5)
         played.become(2, [0, 1, 2], has_target=[1, 2])  # what rank 0 has of its model is not whole

@@ -233,12 +233,18 @@ def failing_copies(monkeypatch, times):
     monkeypatch.setattr(_copies.Copies, "_copy", failing)
 
 
-def test_what_the_thread_could_not_copy_is_copied_where_it_is_needed(monkeypatch):
+def saved_and_trained():
+    """Saved so often that what does not change is known, and one step ahead."""
     state = made(torch.optim.SGD)
     for _ in range(6):
         train(state)
         state.save()
     train(state)
+    return state
+
+
+def test_what_the_thread_could_not_copy_is_copied_where_it_is_needed(monkeypatch):
+    state = saved_and_trained()
     expected = contents(state)
     monkeypatch.setattr(_copies._copier, "do", lambda task: task())
     with monkeypatch.context() as patch:
@@ -253,11 +259,7 @@ def test_what_the_thread_could_not_copy_is_copied_where_it_is_needed(monkeypatch
 
 
 def test_a_save_that_could_not_be_copied_does_not_count_and_the_next_one_does(monkeypatch):
-    state = made(torch.optim.SGD)
-    for _ in range(6):
-        train(state)
-        state.save()
-    train(state)
+    state = saved_and_trained()
     monkeypatch.setattr(_copies._copier, "do", lambda task: task())
     state._is_committing = True
     state.save()
@@ -278,11 +280,7 @@ def test_a_save_that_could_not_be_copied_does_not_count_and_the_next_one_does(mo
 
 
 def test_a_save_that_fails_waits_for_no_copy(monkeypatch):
-    state = made(torch.optim.SGD)
-    for _ in range(6):
-        train(state)
-        state.save()
-    train(state)
+    state = saved_and_trained()
     begun = []
     monkeypatch.setattr(_copies._copier, "do", lambda task: (begun.append(task), task()))
     monkeypatch.setattr(state._handlers["optimizer"].copies, "_take", lambda: 1 / 0)

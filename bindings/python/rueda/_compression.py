@@ -3,18 +3,24 @@
 from rueda._numpy import np
 
 
-class _NoneCompressor:
+class NoneCompressor:
+    """Leaves arrays as they are."""
+
     @staticmethod
     def compress(tensor):
+        """Returns (the array that travels, whatever ``decompress`` needs)."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor, ctx):
+        """Returns the array in its original type."""
         return tensor
 
 
-class _CastCompressor:
+class CastCompressor:
     """Sends floats as a 16-bit type; other types as they are."""
+
+    module = np  # or another with its names, whose arrays they are
 
     @staticmethod
     def wire_dtype():
@@ -22,8 +28,8 @@ class _CastCompressor:
 
     @classmethod
     def compress(cls, tensor):
-        tensor = np.asarray(tensor)
-        if not np.issubdtype(tensor.dtype, np.floating):
+        tensor = cls.module.asarray(tensor)
+        if not cls.module.issubdtype(tensor.dtype, cls.module.floating):
             return tensor, None
         return tensor.astype(cls.wire_dtype()), tensor.dtype
 
@@ -32,13 +38,13 @@ class _CastCompressor:
         return tensor if ctx is None else tensor.astype(ctx)
 
 
-class _FP16Compressor(_CastCompressor):
+class FP16Compressor(CastCompressor):
     @staticmethod
     def wire_dtype():
         return np.float16
 
 
-class _BF16Compressor(_CastCompressor):
+class BF16Compressor(CastCompressor):
     @staticmethod
     def wire_dtype():
         import ml_dtypes  # NumPy itself has no bfloat16
@@ -49,9 +55,9 @@ class _BF16Compressor(_CastCompressor):
 class Compression:
     """What travels: ``none`` the array's own type, ``fp16`` and ``bf16`` a 16-bit float type."""
 
-    none = _NoneCompressor
-    fp16 = _FP16Compressor
-    bf16 = _BF16Compressor
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
 
 
 def compressed(collective, compression, tensor, out=None, **arguments):

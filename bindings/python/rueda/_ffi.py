@@ -75,12 +75,26 @@ def library_path():
     return found[0]
 
 
+def open_library(path, name):
+    """The library there, of this name; ImportError if it cannot be loaded."""
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"cannot load {name} from {path}: {error}") from error
+
+
+def require_abi(path, found):
+    """ImportError unless that is the version of the C ABI that this package is for."""
+    if found != ABI_VERSION:
+        raise ImportError(
+            f"{path} speaks ABI version {found}, this package needs {ABI_VERSION}: "
+            "reinstall rueda so that both come from the same build"
+        )
+
+
 def _load():
     path = library_path()
-    try:
-        loaded = ctypes.CDLL(path)
-    except OSError as error:
-        raise ImportError(f"cannot load librueda from {path}: {error}") from error
+    loaded = open_library(path, "librueda")
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(loaded, name, None)
         if function is None:
@@ -89,12 +103,7 @@ def _load():
             )
         function.restype = result
         function.argtypes = arguments
-    found = loaded.rueda_abi_version()
-    if found != ABI_VERSION:
-        raise ImportError(
-            f"{path} speaks ABI version {found}, this package needs {ABI_VERSION}: "
-            "reinstall rueda so that both come from the same build"
-        )
+    require_abi(path, loaded.rueda_abi_version())
     version = loaded.rueda_version().decode()
     if version != VERSION:
         raise ImportError(

@@ -15,16 +15,8 @@ TARGET = "rueda_collective"
 
 def _load():
     path = os.path.join(os.path.dirname(_ffi.library_path()), "librueda_xla.so")
-    try:
-        loaded = ctypes.CDLL(path)
-    except OSError as error:
-        raise ImportError(f"cannot load librueda_xla from {path}: {error}") from error
-    found = loaded.rueda_xla_abi_version()
-    if found != _ffi.ABI_VERSION:
-        raise ImportError(
-            f"{path} speaks ABI version {found}, this package needs {_ffi.ABI_VERSION}: "
-            "reinstall rueda so that both come from the same build"
-        )
+    loaded = _ffi.open_library(path, "librueda_xla")
+    _ffi.require_abi(path, loaded.rueda_xla_abi_version())
     loaded.rueda_xla_use.restype = None
     loaded.rueda_xla_use.argtypes = [ctypes.c_void_p]
     return loaded

@@ -135,7 +135,7 @@ def allgather(x, *, name=None, process_set=global_process_set):
     before anybody runs, they must be equal: HorovodInternalError's text otherwise, on every rank.
     """
     spec = _spec(_ffi.ALLGATHER, process_set, name)
-    leaves = jax.tree.leaves(x)
+    leaves, form = jax.tree.flatten(x)
     if any(isinstance(each, jax.core.Tracer) for each in leaves):
         return _run("allgather", x, spec)
     sizes = np.array([jnp.shape(each)[0] if jnp.ndim(each) else -1 for each in leaves], np.int64)
@@ -147,7 +147,6 @@ def allgather(x, *, name=None, process_set=global_process_set):
         return _run("allgather", x, spec)
     # Each pads its rows to the longest, and all cut what came.
     longest = rows.max(axis=0)
-    leaves, form = jax.tree.flatten(x)
     padded = []
     for each, most in zip(leaves, longest):
         each = jnp.asarray(each)

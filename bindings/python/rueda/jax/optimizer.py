@@ -4,6 +4,7 @@ import functools
 
 import jax
 
+from rueda._compression import compressed_group
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.jax.collectives import allreduce
@@ -12,10 +13,8 @@ from rueda.jax.compression import Compression
 
 def _reduce(grads, op, compression, process_set):
     leaves, form = jax.tree.flatten(grads)
-    small = [compression.compress(jax.numpy.asarray(each)) for each in leaves]
-    reduced = allreduce([each for each, _ in small], op, process_set=process_set)
-    whole = [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, small)]
-    return jax.tree.unflatten(form, whole)
+    reduced = compressed_group(allreduce, compression, leaves, op=op, process_set=process_set)
+    return jax.tree.unflatten(form, reduced)
 
 
 def DistributedOptimizer(
