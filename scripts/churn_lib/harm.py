@@ -115,10 +115,12 @@ class ChurnJob(Job):
                 self.harm()
             if len(self.harms) > many:
                 lately = time.monotonic()
+            elif time.monotonic() > lately + ALONE_SECONDS:
+                return  # no place is filled any more: one that has failed four times is given up
+            elif len(self.whole()) < 2 and self.plan.policy == "shrink":
+                return
             elif len(self.whole()) < 2 and self.plan.policy == "discovery":
                 self.offer(3)
-            elif self.plan.policy == "shrink" or time.monotonic() > lately + ALONE_SECONDS:
-                return  # no place is filled any more: one that has failed four times is given up
             # Three losses in a row without a commit would end the job.
             steps = self.steps()
             self.await_("there are new steps", lambda: self.steps() > steps + 1)
