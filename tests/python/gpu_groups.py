@@ -11,6 +11,8 @@ import gpu_sharing
 import torch
 import torch.distributed as dist
 
+import rueda.torch.distributed  # noqa: F401  the backend
+
 DEVICE = "cuda"
 
 
