@@ -213,6 +213,32 @@ void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) 
               found > 10 ? " TOO SLOW" : "");
 }
 
+// What the driver's own calls cost this thread: the least that a start can.
+void driver_calls(const Gpu& gpu, int rounds) {
+  const cuda::ContextScope scope(*gpu.device);
+  const auto event = must(cuda::Event::create(gpu.device), "an event");
+  const auto each = [&](auto call) {
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) {
+      gpu.settle();
+      const auto begun = Clock::now();
+      for (int i = 0; i < 10; ++i) call();
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count() / 10);
+    }
+    return median(times);
+  };
+  const double push = each([&] { const cuda::ContextScope again(*gpu.device); });
+  int capture = 0;
+  const double asked = each(
+      [&] { (void)(*gpu.driver)->stream_is_capturing(gpu.stream->handle(), &capture); });
+  const double record = each([&] { must(event->record(gpu.stream->handle()), "an event"); });
+  const double wait = each([&] { must(event->make_wait(gpu.stream->handle()), "an event"); });
+  if (rank != 0) return;
+  std::printf("driver: %.2f us to push and pop a context, %.2f to ask for a capture, %.2f to record "
+              "an event, %.2f to let a stream wait for it\n",
+              push, asked, record, wait);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -228,8 +254,10 @@ int main(int argc, char** argv) {
   const size_t most = is_short ? size_t{16} << 10 : size_t{64} << 20;
   {
     const Gpu gpu = open(context, most * kRow);
+    driver_calls(gpu, is_short ? 3 : 200);
     for (const size_t tensors : {1, 4, 12}) submit(context, gpu, tensors, is_short ? 9 : 200);
-    for (size_t bytes = 4 << 10; bytes <= most; bytes *= 4)
+    // One rank's collectives are nothing to NCCL.
+    for (size_t bytes = 4 << 10; bytes <= most && ranks > 1; bytes *= 4)
       compare(context, gpu, bytes, is_short ? 9 : bytes >= (16 << 20) ? 15 : 45);
     gpu.settle();
     meet(context);
