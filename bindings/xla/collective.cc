@@ -1,22 +1,21 @@
-// The custom call "rueda_collective" of XLA: one call starts one operation, or a group of them, and
-// gives XLA a future that the end of the last one completes. No thread waits meanwhile.
+// The custom call "rueda_collective" of XLA. One call has members, each an operation or a group of
+// them: what a program can start at the same time. It starts them all and gives XLA a future that
+// the end of the last one completes: whatever the order in which other ranks start theirs, none of
+// them waits for another. No thread waits meanwhile.
 #include <rueda/rueda.h>
 
-#include <condition_variable>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <unordered_map>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "bindings/xla/vendor/xla_ffi_c_api.inc"
+#include "bindings/xla/calls.h"
 
 namespace rueda::xla {
 namespace {
@@ -90,192 +89,78 @@ class Attributes {
   const XLA_FFI_Attrs& attrs_;
 };
 
-XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* message) {
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message,
-                                    static_cast<XLA_FFI_Error_Code>(code)};  // both are gRPC's
-  return api->XLA_FFI_Error_Create(&args);
-}
-
-struct Call {
-  const XLA_FFI_Api* api = nullptr;
-  XLA_FFI_Future* future = nullptr;
-  std::string name;
-  std::vector<std::string> names;  // of the operations
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<rueda_op> ops;
-  std::vector<rueda_request*> requests;
-  size_t under_way = 0;
-  int32_t code = RUEDA_OK;
-  rueda_error error = RUEDA_ERROR_INIT;
-
-  void complete() {
-    if (code == RUEDA_OK) {
-      XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE,
-                                               nullptr, future};
-      api->XLA_FFI_Future_SetAvailable(&args);
-    } else {
-      XLA_FFI_Future_SetError_Args args = {XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr,
-                                           future, make_error(api, code, error.message)};
-      api->XLA_FFI_Future_SetError(&args);
-    }
-  }
-};
-
-// Calls under way. A name is in flight once: the next call of that name waits for its end. Futures
-// are completed by a thread of its own, since XLA may go on computing in whoever completes them.
-class Calls {
+// The attribute "members": for each a line of numbers, the last of which is the length of the name
+// that follows.
+class MemberReader {
  public:
-  // Never destroyed: its thread may outlive the destructors of a process that ends.
-  static Calls& instance() {
-    static auto* calls = new Calls;
-    return *calls;
+  explicit MemberReader(std::string text) : text_(std::move(text)) {}
+
+  bool is_at_end() const { return at_ == text_.size(); }
+
+  template <typename T>
+  bool number(T* value) {
+    const char* end = text_.data() + text_.size();
+    const auto [after, error] = std::from_chars(text_.data() + at_, end, *value);
+    if (error != std::errc() || after == end || *after != ' ') return false;
+    at_ = static_cast<size_t>(after - text_.data()) + 1;
+    return true;
   }
 
-  void use(rueda_context* context) {
-    rueda_context* previous = context == nullptr ? nullptr : rueda_context_retain(context);
-    {
-      std::lock_guard lock(mutex_);
-      std::swap(previous, context_);
-    }
-    rueda_context_release(previous);
+  // A float64 by its bits.
+  bool real(double* value) {
+    uint64_t bits;
+    if (!number(&bits)) return false;
+    std::memcpy(value, &bits, sizeof bits);
+    return true;
   }
 
-  void submit(std::unique_ptr<Call> call) {
-    Call* given = call.release();
-    {
-      std::lock_guard lock(mutex_);
-      if (!has_thread_) {
-        std::thread([this] { complete_for_ever(); }).detach();
-        has_thread_ = true;
-      }
-      const auto [place, is_first] = by_name_.try_emplace(given->name);
-      if (!is_first) {
-        place->second.push_back(given);
-        return;
-      }
-    }
-    start(given);
+  bool name(std::string* value) {
+    size_t size;
+    if (!number(&size) || text_.size() - at_ <= size || text_[at_ + size] != '\n') return false;
+    *value = text_.substr(at_, size);
+    at_ += size + 1;
+    return true;
   }
 
  private:
-  void start(Call* call) {
-    rueda_context* context;
-    {
-      std::lock_guard lock(mutex_);
-      context = context_ == nullptr ? nullptr : rueda_context_retain(context_);
-    }
-    const size_t count = call->ops.size();
-    call->requests.resize(count);
-    call->under_way = count;
-    call->code = rueda_start(context, call->ops.data(), count, count > 1 ? 1 : 0,
-                             call->requests.data(), &call->error);
-    rueda_context_release(context);
-    if (call->code != RUEDA_OK) {
-      call->requests.clear();
-      end(call);
-      return;
-    }
-    // After the last of them the call may be gone.
-    const std::vector<rueda_request*> requests = call->requests;
-    for (rueda_request* each : requests) {
-      rueda_request_on_end(
-          each, [](void* user) { instance().one_ended(static_cast<Call*>(user)); }, call, nullptr);
-    }
-  }
-
-  void one_ended(Call* call) {
-    {
-      std::lock_guard lock(mutex_);
-      if (--call->under_way > 0) return;
-    }
-    end(call);
-  }
-
-  void end(Call* call) {
-    {
-      std::lock_guard lock(mutex_);
-      ended_.push_back(call);
-    }
-    one_more_.notify_one();
-  }
-
-  [[noreturn]] void complete_for_ever() {
-    for (;;) {
-      Call* call;
-      {
-        std::unique_lock lock(mutex_);
-        one_more_.wait(lock, [this] { return !ended_.empty(); });
-        call = ended_.front();
-        ended_.pop_front();
-      }
-      for (rueda_request* each : call->requests) {
-        rueda_error error = RUEDA_ERROR_INIT;
-        const int32_t code = rueda_request_wait(each, 0, &error);
-        if (call->code == RUEDA_OK && code != RUEDA_OK) {
-          call->code = code;
-          call->error = error;
-        }
-        rueda_request_release(each);
-      }
-      Call* next = nullptr;
-      {
-        std::lock_guard lock(mutex_);
-        const auto place = by_name_.find(call->name);
-        if (place->second.empty()) {
-          by_name_.erase(place);
-        } else {
-          next = place->second.front();
-          place->second.pop_front();
-        }
-      }
-      if (next != nullptr) start(next);
-      call->complete();
-      delete call;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable one_more_;
-  rueda_context* context_ = nullptr;
-  std::unordered_map<std::string, std::deque<Call*>> by_name_;  // those that wait behind the first
-  std::deque<Call*> ended_;
-  bool has_thread_ = false;
+  std::string text_;
+  size_t at_ = 0;
 };
 
-// What the call asks for; an error's text if it cannot be.
-const char* read(const XLA_FFI_CallFrame& frame, Call* call) {
-  const Attributes attributes(frame.attrs);
-  call->api = frame.api;
-  call->name = attributes.text("name");
-  const auto count = static_cast<size_t>(frame.args.size);
+// Operations of one member, from the buffers that begin with `first`; an error's text if they
+// cannot be.
+const char* read_member(const XLA_FFI_CallFrame& frame, MemberReader* reader, size_t* first,
+                        Call* call) {
+  rueda_op like = RUEDA_OP_INIT;
+  size_t count;
+  if (!reader->number(&count) || !reader->number(&like.kind) || !reader->number(&like.reduce_op) ||
+      !reader->number(&like.root) || !reader->number(&like.process_set) ||
+      !reader->real(&like.prescale) || !reader->real(&like.postscale) ||
+      !reader->name(&call->name) || count > static_cast<size_t>(frame.args.size) - *first) {
+    return "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
+  }
   call->names.resize(count);
   call->shapes.resize(count);
-  call->ops.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    const auto& input = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[i]);
-    const auto& output = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
+    const auto& input = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[*first + i]);
+    const auto& output = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[*first + i]);
     Form form;
     if (!find_form(input.dtype, &form)) return "rueda: this dtype is not supported";
     std::vector<int64_t>& shape = call->shapes[i];
     shape.assign(input.dims, input.dims + input.rank);
     if (form.parts > 1) shape.push_back(form.parts);
     call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
-    rueda_op op = RUEDA_OP_INIT;
-    op.kind = attributes.number<int32_t>("kind", RUEDA_ALLREDUCE);
+    rueda_op op = like;
     op.dtype = form.dtype;
-    op.reduce_op = attributes.number<int32_t>("op", RUEDA_SUM);
-    op.root = attributes.number<int32_t>("root", 0);
-    op.process_set = attributes.number<int32_t>("process_set", 0);
-    op.prescale = attributes.number<double>("prescale", 1);
-    op.postscale = attributes.number<double>("postscale", 1);
     op.name = call->names[i].c_str();
     op.input = input.data;
     op.output = output.data;
     op.shape = shape.data();
     op.ndim = static_cast<int32_t>(shape.size());
     if (op.kind == RUEDA_ALLGATHER || op.kind == RUEDA_ALLTOALL) op.output_rows = output.dims[0];
-    call->ops[i] = op;
+    call->ops.push_back(op);
   }
+  *first += count;
   return nullptr;
 }
 
@@ -287,13 +172,24 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
     asked->metadata->api_version.minor_version = kMinor;
     return nullptr;
   }
-  auto call = std::make_unique<Call>();
-  if (const char* problem = read(*frame, call.get()))
-    return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
+  const Attributes attributes(frame->attrs);
+  auto joint = std::make_shared<Joint>();
+  joint->api = frame->api;
+  joint->rank = attributes.number<int32_t>("rank", -1);
+  joint->size = attributes.number<int32_t>("size", -1);
+  MemberReader reader(attributes.text("members"));
+  std::vector<std::unique_ptr<Call>> members;
+  for (size_t first = 0; !reader.is_at_end();) {
+    members.push_back(std::make_unique<Call>());
+    members.back()->joint = joint;
+    if (const char* problem = read_member(*frame, &reader, &first, members.back().get()))
+      return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
+  }
   XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
-  call->future = frame->future = args.future;
-  Calls::instance().submit(std::move(call));
+  joint->future = frame->future = args.future;
+  joint->left = members.size();
+  for (auto& each : members) Calls::instance().submit(std::move(each));
   return nullptr;
 }
 

@@ -29,6 +29,7 @@ def _spec(kind, process_set, name, **fields):
         size=process_set.size(),
         place=process_set.rank(),
         rank=place.rank,
+        world=place.size,
         name=name,
         **fields,
     )
