@@ -8,9 +8,9 @@ namespace {
 using cuda::kernels::Copy;
 using cuda::kernels::Format;
 
-constexpr size_t kFewest = 2;                              // tensors
+constexpr size_t kFewest = 2;                            // tensors
 constexpr int64_t kLargestOnAverage = int64_t{4} << 20;  // bytes: larger ones stay where they lie
-constexpr int64_t kAlignment = 16;                         // bytes, of the kernels' accesses
+constexpr int64_t kAlignment = 16;                       // bytes, of the kernels' accesses
 
 // Bits are moved whatever they mean: only the size of an element counts.
 Format format_of(int64_t element) {

@@ -214,8 +214,8 @@ void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) 
   const double found = median(times);
   planned = rueda_counter(context, "planned_batches") - planned;
   const bool all = planned >= static_cast<int64_t>(times.size());
-  std::printf("speed: %.1f us to start a %s bucket of %zu tensors (10 us)%s\n", found,
-              all ? "planned" : "NOT planned", tensors, found > 10 ? " TOO SLOW" : "");
+  std::printf("speed: %.1f us to start a bucket of %zu tensors, %s (10 us)%s\n", found, tensors,
+              all ? "planned" : "not planned", found > 10 ? " TOO SLOW" : "");
 }
 
 // What the driver's own calls cost this thread: the least that a start can.
@@ -234,14 +234,15 @@ void driver_calls(const Gpu& gpu, int rounds) {
   };
   const double push = each([&] { const cuda::ContextScope again(*gpu.device); });
   int capture = 0;
-  const double asked = each(
-      [&] { (void)(*gpu.driver)->stream_is_capturing(gpu.stream->handle(), &capture); });
+  const double asked =
+      each([&] { (void)(*gpu.driver)->stream_is_capturing(gpu.stream->handle(), &capture); });
   const double record = each([&] { must(event->record(gpu.stream->handle()), "an event"); });
   const double wait = each([&] { must(event->make_wait(gpu.stream->handle()), "an event"); });
   if (rank != 0) return;
-  std::printf("driver: %.2f us to push and pop a context, %.2f to ask for a capture, %.2f to record "
-              "an event, %.2f to let a stream wait for it\n",
-              push, asked, record, wait);
+  std::printf(
+      "driver: %.2f us to push and pop a context, %.2f to ask for a capture, "
+      "%.2f to record an event, %.2f to let a stream wait for it\n",
+      push, asked, record, wait);
 }
 
 }  // namespace

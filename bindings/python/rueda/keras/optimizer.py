@@ -1,0 +1,242 @@
+"""Optimizers that average gradients over the ranks before they use them.
+
+A class is made for each class of optimizer, which differs from it in two methods. It has the name of
+what it comes from, so that a model which is saved knows nothing of rueda.
+"""
+
+import dataclasses
+import functools
+import sys
+
+import keras
+
+from rueda.common import basics
+from rueda.common.process_sets import ProcessSet, global_process_set
+from rueda.keras import _framework
+from rueda.keras._framework import Compression
+
+
+@dataclasses.dataclass(eq=False)
+class _Reduction:
+    """How gradients are reduced."""
+
+    op: int
+    compression: object
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+    local: list  # variables whose gradients stay this rank's
+    scale_local: bool
+
+    def __call__(self, grads, variables=None):
+        """The reduced gradients, None where there are none."""
+        kept = {id(each) for each in self.local} if self.local else ()
+        mine = [i for i, v in enumerate(variables) if id(v) in kept] if kept else []
+        sent = [i for i, g in enumerate(grads) if g is not None and i not in mine]
+        reduced = list(grads)
+        if sent:
+            results = _framework.reduce_group(
+                [grads[i] for i in sent],
+                op=self.op,
+                compression=self.compression,
+                prescale_factor=self.prescale,
+                postscale_factor=self.postscale,
+                process_set=self.process_set,
+            )
+            for i, each in zip(sent, results):
+                reduced[i] = each
+        if self.scale_local:
+            for i in mine:
+                if grads[i] is not None:
+                    reduced[i] = grads[i] / self.process_set.size()
+        return reduced
+
+
+def _refuse_inside(caller):
+    """ValueError where a LossScaleOptimizer calls, which has looked for infinities on this rank alone."""
+    if caller.f_code.co_name in ("_stateful_handle_finite_grads", "_stateless_handle_finite_grads"):
+        raise ValueError(
+            "a DistributedOptimizer is inside of a LossScaleOptimizer, where each rank looks at its own "
+            "gradients before they are averaged: pass "
+            "DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), also where compile() "
+            "would do it for mixed_float16"
+        )
+
+
+class _Distributed:
+    """What a distributed optimizer does otherwise than its class."""
+
+    def apply(self, grads, trainable_variables=None):
+        _refuse_inside(sys._getframe(1))
+        return super().apply(self._reduced(grads, trainable_variables), trainable_variables)
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        _refuse_inside(sys._getframe(1))
+        if isinstance(self, keras.optimizers.LossScaleOptimizer):  # the others' goes by apply
+            grads = self._reduced(grads, None)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def _reduced(self, grads, variables):
+        if self.gradient_accumulation_steps:
+            return grads
+        variables = self._trainable_variables if variables is None else list(variables)
+        return self._rueda(list(grads), variables)
+
+    def _clip_gradients(self, grads):
+        """The first that Keras does with gradients that it has accumulated."""
+        if self.gradient_accumulation_steps:
+            is_last = (self._iterations + 1) % self.gradient_accumulation_steps == 0
+            grads = _framework.only_when(is_last, self._rueda, grads)
+        return super()._clip_gradients(grads)
+
+
+@functools.lru_cache(maxsize=None)
+def _distributed(base):
+    """The class for optimizers of class ``base``, under its name."""
+    names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(base)(base.__name__, (_Distributed, base), names)
+
+
+def _wrap(optimizer, name, steps, reduction):
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(f"DistributedOptimizer({optimizer!r}): expected an optimizer of Keras 3")
+    if isinstance(optimizer, _Distributed):
+        raise ValueError(
+            "DistributedOptimizer of a DistributedOptimizer: its gradients are reduced already"
+        )
+    config = optimizer.get_config()
+    if name is not None:
+        config["name"] = name
+    if steps > 1:
+        if config.get("gradient_accumulation_steps"):
+            raise ValueError(
+                f"backward_passes_per_step={steps} and the optimizer's own gradient_accumulation_steps="
+                f"{config['gradient_accumulation_steps']}: leave one of them out"
+            )
+        config["gradient_accumulation_steps"] = steps
+    new = _distributed(type(optimizer)).from_config(config)
+    new._rueda = reduction
+    if optimizer.built:
+        new.build(optimizer._trainable_variables)
+        if len(new.variables) == len(optimizer.variables):
+            new.set_weights([each.numpy() for each in optimizer.variables])
+    return new
+
+
+def PartialDistributedOptimizer(
+    optimizer,
+    name=None,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=basics.Average,
+    backward_passes_per_step=1,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=global_process_set,
+    local_layers=None,
+    scale_local_gradients=True,
+):
+    """`DistributedOptimizer` that leaves the gradients of some layers to each rank.
+
+    Parameters
+    ----------
+    local_layers : keras.layers.Layer or list of them
+        Built layers whose gradients are not reduced.
+    scale_local_gradients : bool
+        Divide these by the number of ranks, as the others are.
+
+    The other parameters are those of `DistributedOptimizer`.
+    """
+    if op not in (basics.Average, basics.Sum):
+        raise ValueError("DistributedOptimizer: op is Average or Sum")
+    passes = backward_passes_per_step
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes!r}: expected a whole number, 1 or more")
+    if gradient_predivide_factor != 1.0 and op != basics.Average:
+        raise ValueError("gradient_predivide_factor is for op=Average")
+    local_layers = [] if local_layers is None else local_layers
+    if not isinstance(local_layers, (list, tuple)):
+        local_layers = [local_layers]
+    if any(not layer.built for layer in local_layers):
+        raise ValueError("local_layers: a layer has no variables yet; build the model first")
+    if local_layers and passes > 1:
+        raise ValueError("local_layers and backward_passes_per_step do not go together")
+    sum_of_passes = 1.0 if average_aggregated_gradients else float(passes)
+    reduction = _Reduction(
+        op=op,
+        compression=compression,
+        prescale=1.0 / gradient_predivide_factor,
+        postscale=gradient_predivide_factor * sum_of_passes,
+        process_set=process_set,
+        local=[v for layer in local_layers for v in layer.trainable_variables],
+        scale_local=scale_local_gradients,
+    )
+    return _wrap(optimizer, name, passes, reduction)
+
+
+def DistributedOptimizer(
+    optimizer,
+    name=None,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=basics.Average,
+    backward_passes_per_step=1,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=global_process_set,
+    scale_local_gradients=True,
+):
+    """An optimizer like this one that reduces gradients over all ranks, as one group, before it uses them.
+
+    The optimizer that is given stays as it is; what it has learnt so far is copied.
+
+    Parameters
+    ----------
+    optimizer : keras.optimizers.Optimizer
+        A LossScaleOptimizer too: wrap that one, not the optimizer inside of it.
+    name : str, optional
+        Of the new optimizer; without, the given one's.
+    compression : type
+        One of `Compression`.
+    gradient_predivide_factor : float
+        For Average: divide by it before the sum, and by the rest after it.
+    op : int
+        ``Average`` or ``Sum``.
+    backward_passes_per_step : int
+        Gradients of so many batches are added up on this rank first, by Keras's own
+        ``gradient_accumulation_steps``; the model is updated with each last of them.
+    average_aggregated_gradients : bool
+        Divide that sum by their number.
+    process_set : ProcessSet
+        The ranks that take part.
+    device_dense, device_sparse, sparse_as_dense, num_groups, groups, scale_local_gradients
+        Horovod's; all gradients of a step are one group wherever they lie.
+
+    Returns
+    -------
+    keras.optimizers.Optimizer
+        Of a class with the name of the given one's: a model that is saved with it loads without rueda.
+
+    Raises
+    ------
+    ValueError
+        An argument is wrong.
+    """
+    return PartialDistributedOptimizer(
+        optimizer,
+        name,
+        compression=compression,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+    )

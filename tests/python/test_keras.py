@@ -1,0 +1,208 @@
+"""rueda.keras on every backend of Keras: one world for each, in which everything happens."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from worlds import launch, results, run_ranks
+
+if importlib.util.find_spec("keras") is None:
+    pytest.skip("no Keras here", allow_module_level=True)
+
+BACKENDS = ["jax", "torch"]
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_keras.py"
+
+
+def make_model(keras, optimizer, seed, **options):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(optimizer, loss="mse", **options)
+    return model
+
+
+def data(rank, rows=32):
+    x = np.random.default_rng(rank).normal(size=(rows, 4)).astype(np.float32)
+    return x, x.sum(1, keepdims=True)
+
+
+def bits(variables):
+    import keras
+
+    return [keras.ops.convert_to_numpy(each.value).tobytes() for each in variables]
+
+
+def same_everywhere(hvd, model):
+    mine = bits([*model.weights, *model.optimizer.variables])
+    return all(each == mine for each in hvd.allgather_object(mine))
+
+
+def check_values(hvd, keras):
+    n, r = hvd.size(), hvd.rank()
+    assert hvd.allreduce(keras.ops.ones(3) * r, op=hvd.Sum).tolist() == [n * (n - 1) / 2] * 3
+    assert hvd.allreduce(float(r)) == (n - 1) / 2 and hvd.allgather([r]).tolist() == list(range(n))
+    assert hvd.broadcast([r, 2 * r], 1).tolist() == [1, 2]
+    assert hvd.reducescatter(np.arange(2.0 * n), op=hvd.Sum).tolist() == [2 * r * n, (2 * r + 1) * n]
+
+
+def check_training(hvd, keras):
+    """Two ranks with half of a batch each do what one does with the whole."""
+    x, y = data(hvd.rank())
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(1),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(0.05, warmup_epochs=2),
+    ]
+    plain = keras.optimizers.SGD(0.05, momentum=0.9)
+    model = make_model(keras, hvd.DistributedOptimizer(plain), hvd.rank())
+    history = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    assert same_everywhere(hvd, model)
+    losses = history.history["loss"]
+    assert losses == hvd.broadcast(losses, 0).tolist() and losses[-1] < losses[0]
+    assert history.history["lr"][0] < 0.05 and abs(history.history["lr"][1] - 0.05) < 1e-7
+    assert type(plain) is not type(model.optimizer) and not plain.built
+
+    whole = [rows.reshape(hvd.size(), 4, 8, -1).swapaxes(0, 1).reshape(64, -1) for rows in
+             (np.concatenate(hvd.allgather_object(each)) for each in (x, y))]
+    alone = make_model(keras, keras.optimizers.SGD(0.05, momentum=0.9), 1)
+    alone.fit(*whole, batch_size=16, epochs=3, shuffle=False, verbose=0, callbacks=[
+        hvd.callbacks.LearningRateWarmupCallback(0.05, warmup_epochs=2)])
+    for a, b in zip(model.get_weights(), alone.get_weights()):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def check_ways_to_reduce(hvd, keras):
+    x, y = data(hvd.rank())
+
+    def trained(optimizer, batch_size=8):
+        model = make_model(keras, optimizer, 5)
+        model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+        mine = bits(model.weights)  # PyTorch empties accumulators to 0 and -0
+        assert all(each == mine for each in hvd.allgather_object(mine))
+        return model.get_weights()
+
+    sgd = keras.optimizers.SGD
+    expected = trained(hvd.DistributedOptimizer(sgd(0.01)))
+    for optimizer in (
+        hvd.DistributedOptimizer(sgd(0.01 / hvd.size()), op=hvd.Sum),
+        hvd.DistributedOptimizer(sgd(0.01), gradient_predivide_factor=2.0),
+        hvd.DistributedOptimizer(sgd(0.01), backward_passes_per_step=2, average_aggregated_gradients=True),
+        hvd.DistributedOptimizer(sgd(0.005), backward_passes_per_step=2),
+        hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(sgd(0.01), initial_scale=4.0)),
+    ):
+        size = 4 if getattr(optimizer, "gradient_accumulation_steps", None) else 8
+        for a, b in zip(trained(optimizer, size), expected):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    coarse = trained(hvd.DistributedOptimizer(sgd(0.01), compression=hvd.Compression.fp16))
+    for a, b in zip(coarse, expected):
+        np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3)
+
+    inside = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(sgd(0.01)))
+    with pytest.raises(ValueError, match="inside of a LossScaleOptimizer"):
+        trained(inside)
+    with pytest.raises(ValueError, match="reduced already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
+    with pytest.raises(ValueError, match="op is Average or Sum"):
+        hvd.DistributedOptimizer(sgd(), op=hvd.Max)
+
+
+def check_local_layers(hvd, keras):
+    x, y = data(hvd.rank())
+    model = make_model(keras, "sgd", 3)
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.01), local_layers=model.layers[0])
+    model.compile(optimizer, loss="mse")
+    model.fit(x, y, batch_size=8, verbose=0)
+    for layer, same in zip(model.layers, (False, True)):
+        mine = bits(layer.weights)
+        assert all(each == mine for each in hvd.allgather_object(mine)) == same
+
+
+def check_schedule(hvd, keras):
+    """Momentum that was gathered at one rate counts the same at the next."""
+    x, y = data(hvd.rank())
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            seen.append(float(keras.ops.convert_to_numpy(self.model.optimizer.momentums[0].value).sum()))
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5))
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 10.0**-epoch, end_epoch=2)
+    model = make_model(keras, optimizer, 2)
+    history = model.fit(x, y, batch_size=32, epochs=3, verbose=0, callbacks=[Look(), schedule, Look()])
+    np.testing.assert_allclose(history.history["lr"], [0.1, 0.01, 0.01])
+    np.testing.assert_allclose(seen[3], 0.1 * seen[2], rtol=1e-5)
+    assert seen[5] == seen[4] != 0
+
+
+def check_saving(hvd, keras, folder):
+    x, y = data(hvd.rank())
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    best.filepath = os.path.join(folder, f"best{hvd.rank()}.keras")
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), 7)
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0,
+              callbacks=[hvd.callbacks.MetricAverageCallback(), best])
+    hvd.barrier()
+    assert sorted(os.listdir(folder)) == ["best0.keras"]
+    loaded = hvd.load_model(os.path.join(folder, "best0.keras"))
+    assert bits(loaded.optimizer.variables) == bits(model.optimizer.variables)
+    for each in (model, loaded):
+        each.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    assert bits(loaded.weights) == bits(model.weights) and same_everywhere(hvd, loaded)
+    with pytest.raises(ValueError, match="no global variables"):
+        hvd.broadcast_global_variables(0)
+    loaded.layers[0].bias.assign(np.full(8, float(hvd.rank())))
+    hvd.broadcast_global_variables(1, loaded)
+    assert loaded.layers[0].bias.value[0] == 1 and same_everywhere(hvd, loaded)
+
+
+def everything():
+    import keras
+    import rueda.keras as hvd
+
+    hvd.init()
+    check_values(hvd, keras)
+    check_training(hvd, keras)
+    check_ways_to_reduce(hvd, keras)
+    check_local_layers(hvd, keras)
+    check_schedule(hvd, keras)
+    check_saving(hvd, keras, os.environ["TEST_FOLDER"])
+    hvd.shutdown()
+    return keras.backend.backend()
+
+
+PLAIN = """
+import sys
+sys.modules["rueda"] = None
+import keras
+model = keras.models.load_model(sys.argv[1])
+print(type(model.optimizer).__name__, int(model.optimizer.iterations), len(model.optimizer.variables))
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training(backend, tmp_path):
+    env = {"KERAS_BACKEND": backend, "TEST_FOLDER": str(tmp_path)}
+    assert results(run_ranks(2, everything, env)) == [backend] * 2
+    plain = [sys.executable, "-c", PLAIN, tmp_path / "best0.keras"]
+    other = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(plain, env=other, capture_output=True, text=True)
+    assert done.stdout.split() == ["Adam", "8", "10"], done.stderr
+
+
+def test_the_example_learns_the_digits():
+    env = {"KERAS_BACKEND": BACKENDS[-1]}
+    code, output = launch(2, [sys.executable, EXAMPLE, "--epochs", "4"], env, options=["--no-prefix"])
+    assert code == 0, output
+    assert float(output.split("test accuracy ")[1].split()[0]) > 0.85, output
+
+
+def test_an_older_keras_is_one_clear_error(tmp_path):
+    (tmp_path / "keras.py").write_text("__version__ = '2.15.0'")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    done = subprocess.run([sys.executable, "-c", "import rueda.keras"], env=env, capture_output=True, text=True)
+    assert "ImportError: rueda.keras needs Keras 3 or newer, this one is 2.15.0" in done.stderr
