@@ -24,6 +24,9 @@ namespace {
 constexpr int kMajor = 0;
 constexpr int kMinor = 1;
 
+constexpr const char* kNotUnderstood =
+    "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
+
 // How a buffer travels. What the runtime does not name goes as what has the same bytes: pairs of
 // floats for complex numbers, signed integers for unsigned ones. Python lets only those operations
 // through whose bits are the same.
@@ -127,40 +130,59 @@ class MemberReader {
   size_t at_ = 0;
 };
 
-// Operations of one member, from the buffers that begin with `first`; an error's text if they
-// cannot be.
-const char* read_member(const XLA_FFI_CallFrame& frame, MemberReader* reader, size_t* first,
-                        Call* call) {
+// Buffers of a call, one after the other; not the token that an ordered one begins with.
+class Buffers {
+ public:
+  Buffers(int64_t size, void** buffers) : at_(buffers), end_(buffers + size) {
+    if (size > 0 && static_cast<const XLA_FFI_Buffer*>(*at_)->dtype == XLA_FFI_DataType_TOKEN)
+      ++at_;
+  }
+
+  size_t left() const { return static_cast<size_t>(end_ - at_); }
+  const XLA_FFI_Buffer* next() { return static_cast<const XLA_FFI_Buffer*>(*at_++); }
+
+ private:
+  void** at_;
+  void** end_;
+};
+
+// Operations of one member, from the next buffers; an error's text if they cannot be.
+const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs, Call* call) {
   rueda_op like = RUEDA_OP_INIT;
   size_t count;
   if (!reader->number(&count) || !reader->number(&like.kind) || !reader->number(&like.reduce_op) ||
-      !reader->number(&like.root) || !reader->number(&like.process_set) ||
-      !reader->real(&like.prescale) || !reader->real(&like.postscale) ||
-      !reader->name(&call->name) || count > static_cast<size_t>(frame.args.size) - *first) {
-    return "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
+      !reader->number(&like.root) || !reader->number(&like.peer) || !reader->number(&like.tag) ||
+      !reader->number(&like.process_set) || !reader->real(&like.prescale) ||
+      !reader->real(&like.postscale) || !reader->name(&call->name)) {
+    return kNotUnderstood;
   }
+  const bool has_input = like.kind != RUEDA_RECV && like.kind != RUEDA_BARRIER;
+  const bool has_output = like.kind != RUEDA_SEND && like.kind != RUEDA_BARRIER;
+  if ((has_input && count > inputs->left()) || (has_output && count > outputs->left()))
+    return kNotUnderstood;
   call->names.resize(count);
   call->shapes.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    const auto& input = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[*first + i]);
-    const auto& output = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[*first + i]);
-    Form form;
-    if (!find_form(input.dtype, &form)) return "rueda: this dtype is not supported";
-    std::vector<int64_t>& shape = call->shapes[i];
-    shape.assign(input.dims, input.dims + input.rank);
-    if (form.parts > 1) shape.push_back(form.parts);
-    call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
     rueda_op op = like;
-    op.dtype = form.dtype;
+    call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
     op.name = call->names[i].c_str();
-    op.input = input.data;
-    op.output = output.data;
-    op.shape = shape.data();
-    op.ndim = static_cast<int32_t>(shape.size());
-    if (op.kind == RUEDA_ALLGATHER || op.kind == RUEDA_ALLTOALL) op.output_rows = output.dims[0];
+    const XLA_FFI_Buffer* input = has_input ? inputs->next() : nullptr;
+    const XLA_FFI_Buffer* output = has_output ? outputs->next() : nullptr;
+    if (const XLA_FFI_Buffer* of_shape = has_input ? input : output) {
+      Form form;
+      if (!find_form(of_shape->dtype, &form)) return "rueda: this dtype is not supported";
+      std::vector<int64_t>& shape = call->shapes[i];
+      shape.assign(of_shape->dims, of_shape->dims + of_shape->rank);
+      if (form.parts > 1) shape.push_back(form.parts);
+      op.dtype = form.dtype;
+      op.shape = shape.data();
+      op.ndim = static_cast<int32_t>(shape.size());
+    }
+    if (has_input) op.input = input->data;
+    if (has_output) op.output = output->data;
+    if (op.kind == RUEDA_ALLGATHER || op.kind == RUEDA_ALLTOALL) op.output_rows = output->dims[0];
     call->ops.push_back(op);
   }
-  *first += count;
   return nullptr;
 }
 
@@ -179,10 +201,12 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   joint->size = attributes.number<int32_t>("size", -1);
   MemberReader reader(attributes.text("members"));
   std::vector<std::unique_ptr<Call>> members;
-  for (size_t first = 0; !reader.is_at_end();) {
+  Buffers inputs(frame->args.size, frame->args.args);
+  Buffers outputs(frame->rets.size, frame->rets.rets);
+  while (!reader.is_at_end()) {
     members.push_back(std::make_unique<Call>());
     members.back()->joint = joint;
-    if (const char* problem = read_member(*frame, &reader, &first, members.back().get()))
+    if (const char* problem = read_member(&reader, &inputs, &outputs, members.back().get()))
       return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
   }
   XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};

@@ -42,6 +42,7 @@ std::mutex mutex;
 std::condition_variable changed;
 std::vector<std::shared_ptr<rueda_request>> started;  // not released yet
 std::vector<std::string> order;                       // in which they were
+std::vector<rueda_op> operations;                     // as given
 bool out_of_memory = false;                           // rueda_request_on_end fails
 
 template <typename Condition>
@@ -116,6 +117,7 @@ int32_t rueda_start(rueda_context* context, const rueda_op* ops, size_t count, i
   for (size_t i = 0; i < count; ++i) {
     started.push_back(std::make_shared<rueda_request>(rueda_request{ops[i].name, context}));
     order.push_back(ops[i].name);
+    operations.push_back(ops[i]);
     requests[i] = started.back().get();
   }
   changed.notify_all();
@@ -158,7 +160,7 @@ rueda_context third{0, 3};
 // A call of XLA with float32 scalars; members as in the attribute.
 class Call {
  public:
-  Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2)
+  Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2, bool is_ordered = false)
       : members_(std::move(members)), rank_(rank), size_(size) {
     api_.XLA_FFI_Error_Create = make_error;
     api_.XLA_FFI_Future_Create = create;
@@ -167,8 +169,9 @@ class Call {
     buffer_.dtype = XLA_FFI_DataType_F32;
     buffer_.data = &value_;
     buffers_.assign(static_cast<size_t>(arrays), &buffer_);
+    if (is_ordered) buffers_.insert(buffers_.begin(), &token_);
     frame_.api = &api_;
-    frame_.args.size = frame_.rets.size = arrays;
+    frame_.args.size = frame_.rets.size = static_cast<int64_t>(buffers_.size());
     frame_.args.args = frame_.rets.rets = buffers_.data();
     frame_.attrs.size = 3;
     frame_.attrs.names = names_;
@@ -198,6 +201,7 @@ class Call {
   float value_ = 1;
   XLA_FFI_Api api_{};
   XLA_FFI_Buffer buffer_{};
+  XLA_FFI_Buffer token_{0, nullptr, XLA_FFI_DataType_TOKEN, nullptr, 0, nullptr};
   std::vector<void*> buffers_;
   XLA_FFI_ByteSpan spans_[3] = {{"members", 7}, {"rank", 4}, {"size", 4}};
   XLA_FFI_ByteSpan* names_[3] = {&spans_[0], &spans_[1], &spans_[2]};
@@ -212,7 +216,7 @@ class Call {
 
 // A sum of `count` arrays.
 std::string member(int count, const std::string& name) {
-  return std::to_string(count) + " 0 1 0 0 4607182418800017408 4607182418800017408 " +
+  return std::to_string(count) + " 0 1 0 0 0 0 4607182418800017408 4607182418800017408 " +
          std::to_string(name.size()) + " " + name + "\n";
 }
 
@@ -291,6 +295,22 @@ TEST_CASE("an end that cannot be told is waited for") {
   other.join();
   std::lock_guard lock(mutex);
   out_of_memory = false;
+}
+
+TEST_CASE("an ordered call begins with a token; a member has the buffers that its kind needs") {
+  rueda_xla_use(&first);
+  operations.clear();
+  const std::string rest = " 0 0 1 7 0 4607182418800017408 4607182418800017408 1 ";
+  const std::string send = "1 6" + rest, recv = "1 7" + rest, barrier = "1 5" + rest;
+  Call call(1, send + "s\n" + barrier + "b\n" + recv + "r\n", 0, 2, true);
+  REQUIRE(operations.size() == 3);
+  for (const char* each : {"s", "b", "r"}) end(each);
+  CHECK(call.outcome().empty());
+  CHECK((operations[0].input != nullptr && operations[0].output == nullptr));
+  CHECK((operations[1].input == nullptr && operations[1].output == nullptr));
+  CHECK((operations[2].input == nullptr && operations[2].output != nullptr));
+  CHECK((operations[2].dtype == RUEDA_FLOAT32 && operations[2].peer == 1));
+  CHECK(operations[2].tag == 7);
 }
 
 TEST_CASE("members that cannot be read are an error at the call") {

@@ -8,4 +8,4 @@ def calls_of(program, *args):
     text = program.lower(*args).as_text()
     found = re.findall(r'members = "((?:[^"\\]|\\.)*)"', text)
     lines = [re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), each).splitlines() for each in found]
-    return [[line.split(" ", 8)[8] for line in each] for each in lines]
+    return [[line.split(" ", 10)[10] for line in each] for each in lines]

@@ -12,7 +12,6 @@ runtime's text; that of a lost rank begins with ``UNAVAILABLE``.
 
 from rueda.jax import _jax  # isort: skip  # first: says what to do without a JAX to use
 
-from rueda._waiting import barrier
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 from rueda.common.process_sets import (
@@ -33,4 +32,5 @@ from rueda.jax.functions import (
     broadcast_parameters,
     initialize_distributed,
 )
+from rueda.jax.messages import barrier, recv, send, sendrecv
 from rueda.jax.optimizer import DistributedOptimizer, value_and_grad

@@ -9,6 +9,7 @@ import jax
 from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.common import basics
+from rueda.jax._internals import dispatch
 
 TARGET = "rueda_collective"
 
@@ -45,6 +46,7 @@ def _begin():
     """In a new world. What was traced in another one has its ranks and sizes in it."""
     if _used is not None:
         jax.clear_caches()
+        dispatch.runtime_tokens.clear()  # of messages of the other world
     attach()
 
 

@@ -15,11 +15,13 @@ from rueda.jax import _library
 from rueda.jax._internals import (
     ShardingContext,
     SPMDAxisContext,
+    core,
     mlir,
     remember_lowerings_in,
 )
 from rueda.jax._merge import collectives_p
-from rueda.jax._primitive import WORDS, talks
+from rueda.jax._messages import MESSAGES, message_p
+from rueda.jax._primitive import IN_ORDER, WORDS, talks
 
 
 class _Lowered(dict):
@@ -47,7 +49,7 @@ def _name(ctx, spec, avals):
     if spec.name is None:
         module = ctx.module_context.module.operation.attributes["sym_name"].value
         shapes = ",".join(f"{each.dtype}[{'x'.join(map(str, each.shape))}]" for each in avals[:3])
-        key = f"jax.{module}.{WORDS[spec.kind]}.{shapes}"
+        key = f"jax.{module}.{WORDS[spec.kind]}.{shapes or spec.peer}"
         if spec.process_set:  # other ranks may count in other sets
             key += f".set{spec.process_set}"
         program.counts[key] += 1
@@ -83,27 +85,49 @@ def _require_one_device(context):
 def _line(spec, count, name):
     """A member, as collective.cc reads it."""
     bits = struct.unpack("=2Q", struct.pack("=2d", spec.prescale, spec.postscale))
-    numbers = (count, spec.kind, spec.op, spec.root, spec.process_set, *bits, len(name.encode()))
-    return f"{' '.join(map(str, numbers))} {name}\n"
+    of_kind = (spec.kind, spec.op, spec.root, spec.peer, spec.tag, spec.process_set)
+    numbers = " ".join(map(str, (count, *of_kind, *bits, len(name.encode()))))
+    return f"{numbers} {name}\n"
 
 
-def _lower(ctx, *operands, members):
+def _lower(ctx, *operands, members, is_ordered):
     _require_one_device(ctx.module_context)
     avals = iter(ctx.avals_in)
-    lines = [
-        _line(spec, count, _name(ctx, spec, list(itertools.islice(avals, count))))
-        for spec, count in members
-    ]
+    lines = []
+    for spec, count in members:
+        shaped = [] if spec.kind in MESSAGES else list(itertools.islice(avals, count))
+        lines.append(_line(spec, count, _name(ctx, spec, shaped)))
+    if is_ordered:
+        operands = (ctx.tokens_in.get(IN_ORDER), *operands)
+        token = core.abstract_token
+        call = _call(
+            ctx.replace(avals_in=(token, *ctx.avals_in), avals_out=(token, *ctx.avals_out)),
+            operands,
+            lines,
+            members[0][0],
+        )
+        token, *results = call.results
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({IN_ORDER: token})))
+        return results
+    return _call(ctx, operands, lines, members[0][0]).results
+
+
+def _call(ctx, operands, lines, of_world):
     rule = jax.ffi.build_ffi_lowering_function(_library.TARGET, has_side_effect=True)
-    of_world = members[0][0]
-    call = rule(
+    return rule(
         ctx,
         *operands,
         members="".join(lines),
         rank=np.int32(of_world.rank),
         size=np.int32(of_world.world),
     )
-    return call.results
 
 
 mlir.register_lowering(collectives_p, _lower, platform="cpu", cacheable=False)
+
+
+def _lower_message(ctx, *operands, members, results):
+    return _lower(ctx, *operands, members=members, is_ordered=True)
+
+
+mlir.register_lowering(message_p, _lower_message, platform="cpu", cacheable=False)

@@ -5,14 +5,18 @@ end in a large one. Ranks whose collectives come in different orders would then 
 ever. In a body (a program with all it calls, the body of a loop, a branch) a collective's level is the
 number of collectives on its longest way of dependence: those of one level are one equation, which
 starts them all. Levels follow one another by their data, so nothing is left for XLA to order.
+
+Messages and barriers, which differ between ranks, stay where they stand, also among the collectives:
+those before come before, those after them after. Where a body has any, all its calls pass on a token.
 """
 
 import collections
 
 from rueda.jax._internals import called_body, core, effects, rewrite_before_lowering
-from rueda.jax._primitive import collective_p, talks
+from rueda.jax._primitive import IN_ORDER, collective_p, talks
 
-collectives_p = core.Primitive("rueda_collectives")  # only made here: members=((spec, count), ...)
+# Only made here. members: ((spec, number of arrays), ...). is_ordered: with a token.
+collectives_p = core.Primitive("rueda_collectives")
 collectives_p.multiple_results = True
 
 # Of the name stack, where JAX does a collective once more: jax.checkpoint, and while_loop's condition
@@ -24,7 +28,7 @@ def _merged(jaxpr, name_stack):
     if not talks(jaxpr):
         return jaxpr
     eqns, outvars = _flat(jaxpr, name_stack)
-    return jaxpr.replace(eqns=_by_level(eqns), outvars=outvars)
+    return jaxpr.replace(eqns=_by_level(eqns, IN_ORDER in jaxpr.effects), outvars=outvars)
 
 
 rewrite_before_lowering(_merged)
@@ -83,24 +87,28 @@ def _with_again(value):
     return value.replace(eqns=list(map(_again, value.eqns)))
 
 
-def _by_level(eqns):
+def _by_level(eqns, is_ordered):
     """The equations in an order that their data allow, collectives of a level as one."""
     level = {}  # of each variable
     of_ordered = 0  # of what has to stay in order
+    highest = of_message = 0
     collectives = collections.defaultdict(list)
     sorted_by = {}
     for place, eqn in enumerate(eqns):
         own = max((level.get(v, 0) for v in eqn.invars if isinstance(v, core.Var)), default=0)
+        if IN_ORDER in eqn.effects:
+            own = of_message = highest
         if any(map(_is_ordered, eqn.effects)):
             own = of_ordered = max(own, of_ordered)
         if eqn.primitive is collective_p:
-            own += 1
+            own = max(own, of_message) + 1
             collectives[own].append(eqn)
         else:
             sorted_by[2 * own, place] = eqn
+        highest = max(highest, own)
         level.update(dict.fromkeys(eqn.outvars, own))
     for own, members in collectives.items():
-        sorted_by[2 * own - 1, 0] = _joined(members)
+        sorted_by[2 * own - 1, 0] = _joined(members, is_ordered)
     return [sorted_by[key] for key in sorted(sorted_by)]
 
 
@@ -110,10 +118,12 @@ def _is_ordered(effect):
     return effects.ordered_effects.contains(effect) or isinstance(effect, kinds)
 
 
-def _joined(eqns):
+def _joined(eqns, is_ordered):
+    members = tuple((eqn.params["spec"], len(eqn.invars)) for eqn in eqns)
     return eqns[0].replace(
         primitive=collectives_p,
         invars=[each for eqn in eqns for each in eqn.invars],
         outvars=[each for eqn in eqns for each in eqn.outvars],
-        params={"members": tuple((eqn.params["spec"], len(eqn.invars)) for eqn in eqns)},
+        params={"members": members, "is_ordered": is_ordered},
+        effects={*eqns[0].effects, IN_ORDER} if is_ordered else eqns[0].effects,
     )

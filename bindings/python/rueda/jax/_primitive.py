@@ -1,7 +1,7 @@
 """The primitive behind all collectives: its shapes, derivatives and batches.
 
 An equation has an effect of its own, which JAX neither drops nor orders: ranks match collectives by
-name. `_merge` and `_lowering` make a program of XLA's of it.
+name. `_messages` has those that are ordered. `_merge` and `_lowering` make a program of XLA's of it.
 """
 
 import dataclasses
@@ -24,6 +24,9 @@ WORDS = {
     _ffi.BROADCAST: "broadcast",
     _ffi.REDUCESCATTER: "reducescatter",
     _ffi.ALLTOALL: "alltoall",
+    _ffi.SEND: "send",
+    _ffi.RECV: "recv",
+    _ffi.BARRIER: "barrier",
 }
 
 
@@ -34,6 +37,8 @@ class Spec:
     kind: int
     op: int = basics.Sum
     root: int = 0  # a rank of the job
+    peer: int = 0  # one, too; with the tag, of messages
+    tag: int = 0
     process_set: int = 0
     size: int = 1  # members
     place: int = 0  # this rank's among them
@@ -66,13 +71,19 @@ class CollectiveEffect(effects.Effect):
         return "rueda"
 
 
-_EFFECT = CollectiveEffect()
-for _allowed in (
-    effects.lowerable_effects,
-    effects.control_flow_allowed_effects,
-    effects.custom_derivatives_allowed_effects,
-    effects.remat_allowed_effects,
-):
+class OrderedEffect(effects.Effect):
+    """Of messages and barriers, which stay in the order in which they stand."""
+
+    def __repr__(self):
+        return "rueda in order"
+
+
+_EFFECT, IN_ORDER = CollectiveEffect(), OrderedEffect()
+effects.ordered_effects.add_type(OrderedEffect)
+for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects):
+    _allowed.add_type(CollectiveEffect)
+    _allowed.add_type(OrderedEffect)
+for _allowed in (effects.custom_derivatives_allowed_effects, effects.remat_allowed_effects):
     _allowed.add_type(CollectiveEffect)
 
 collective_p = core.Primitive("rueda_collective")
@@ -92,8 +103,9 @@ def _shapes(*arrays, spec):
 
 
 def talks(thing):
-    """Has an equation, a Jaxpr, ... collectives in it?"""
-    return _EFFECT in (getattr(thing, "effects", None) or ())
+    """Has an equation, a Jaxpr, ... collectives or messages in it?"""
+    found = getattr(thing, "effects", None) or ()
+    return _EFFECT in found or IN_ORDER in found
 
 
 def collective(arrays, spec):

@@ -41,11 +41,16 @@ def _reduction(op, prescale_factor, postscale_factor):
     return {"op": op, "prescale": float(prescale_factor), "postscale": float(postscale_factor)}
 
 
+def check_dtype(kind, array):
+    """ValueError for what the runtime cannot move."""
+    if array.dtype.name not in _NAMED:
+        raise ValueError(f"{kind}: dtype {array.dtype.name} is not supported")
+
+
 def _check(kind, array, spec):
     """ValueError for what the runtime cannot do with this dtype or shape."""
+    check_dtype(kind, array)
     dtype = array.dtype.name
-    if dtype not in _NAMED:
-        raise ValueError(f"{kind}: dtype {dtype} is not supported")
     if kind in ("allgather", "alltoall", "reducescatter"):
         if array.ndim == 0:
             raise ValueError(
