@@ -97,3 +97,24 @@ def test_one_side_only_in_a_branch_and_what_cannot_be():
     if r == 1:
         jax.jit(lambda x: [hvd.barrier(only), x][1])(1.0).block_until_ready()
     hvd.remove_process_set(only)
+
+
+@ranks(2)
+def test_one_that_fails_leaves_the_next_ones_alone():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    other = 1 - hvd.rank()
+    x = jnp.ones((500, 500))  # small ones JAX runs at once
+
+    def exchange(rows):
+        like = jax.ShapeDtypeStruct((rows,), "float32")
+        return jax.jit(lambda x: hvd.sendrecv((x @ x)[0, :2], other, other, like=like))(x)
+
+    failing = exchange(3)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*sizes or types differ"):
+        failing.block_until_ready()
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.effects_barrier()  # its token has failed, too
+    assert exchange(2).tolist() == [500, 500]

@@ -1,6 +1,8 @@
-"""All that is not JAX's public interface, and the two places where its lowering is changed."""
+"""All that is not JAX's public interface, and the three places where it is changed."""
 
 import functools
+
+import jax
 
 from jax._src import core, dispatch, effects  # noqa: F401
 from jax._src.ad_checkpoint import remat_p
@@ -54,3 +56,20 @@ def remember_lowerings_in(cache):
         init(self, *args, **kwargs)
 
     mlir.ModuleContext.__init__ = made
+
+
+def forget_failed_tokens(effect):
+    """A thread's programs with this ordered effect do not fail because an earlier one has."""
+    give = dispatch.RuntimeTokenSet.get_token_input
+
+    @functools.wraps(give)
+    def get_token_input(self, eff, devices):
+        token = self.current_tokens.get(eff)
+        if eff is effect and token is not None and token._buf.is_ready():
+            try:
+                token.block_until_ready()
+            except jax.errors.JaxRuntimeError:
+                del self.current_tokens[eff]
+        return give(self, eff, devices)
+
+    dispatch.RuntimeTokenSet.get_token_input = get_token_input

@@ -4,9 +4,10 @@ import functools
 
 from rueda import _ffi
 from rueda.jax import _library
-from rueda.jax._internals import ad, batching, core, dispatch
+from rueda.jax._internals import ad, batching, core, dispatch, forget_failed_tokens
 from rueda.jax._primitive import IN_ORDER
 
+forget_failed_tokens(IN_ORDER)
 MESSAGES = (_ffi.SEND, _ffi.RECV, _ffi.BARRIER)
 
 message_p = core.Primitive("rueda_message")
