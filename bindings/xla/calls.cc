@@ -82,6 +82,11 @@ void Calls::submit(std::unique_ptr<Call> call) {
   start(given);
 }
 
+bool Calls::is_any_under_way() {
+  std::lock_guard lock(mutex_);
+  return !by_name_.empty();
+}
+
 void Calls::start(Call* call) {
   rueda_context* context = std::exchange(call->context, nullptr);
   const size_t count = call->ops.size();

@@ -58,6 +58,9 @@ class Calls {
   // `left` members of the joint have been submitted and have ended, its future is completed.
   void submit(std::unique_ptr<Call> call);
 
+  // Members that have been submitted and have not ended, of all threads.
+  bool is_any_under_way();
+
  private:
   void start(Call* call);
   void one_ended(Call* call);

@@ -205,5 +205,10 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 // The context that calls use from now on; NULL: none.
 RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::xla::Calls::instance().use(context); }
 
+// 1 while calls have not ended.
+RUEDA_API int32_t rueda_xla_under_way(void) {
+  return rueda::xla::Calls::instance().is_any_under_way() ? 1 : 0;
+}
+
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }
 }

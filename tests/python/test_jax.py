@@ -235,14 +235,32 @@ def test_a_lost_rank_is_unavailable_and_named():
 
 
 LEAVE = """
-import os, sys
+import os, sys, threading
 import jax, jax.numpy as jnp
 import rueda.jax as hvd
 hvd.init()
 of_rank_0 = hvd.broadcast_object(os.getpid(), 0)
 if hvd.rank() == 0:
     x = jnp.ones((500, 500))  # JAX waits for small computations itself
+    begun = threading.Semaphore(0)
+    kept = []
+
+    def wait(name, x):
+        pending = jax.jit(lambda x: hvd.allreduce(x @ x, name=name))(x)
+        begun.release()
+        try:
+            pending.block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            print("told:", str(error)[:9], flush=True)
+
+    def leave_behind():
+        kept.append(jax.jit(lambda x: hvd.allreduce(x @ x, name="left behind"))(x))
+        begun.release()
+
     pending = jax.jit(lambda x: hvd.allreduce(x @ x, name="alone"))(x)
+    threading.Thread(target=wait, args=("waited for", x), daemon=True).start()
+    threading.Thread(target=leave_behind).start()
+    begun.acquire(), begun.acquire()
     print("pending:", not pending.is_ready(), flush=True)
     sys.exit()
 from expect import eventually
@@ -250,10 +268,11 @@ eventually(lambda: not os.path.exists(f"/proc/{of_rank_0}"))
 """
 
 
-def test_a_process_ends_with_operations_under_way():
+def test_a_process_ends_with_operations_of_all_threads_under_way():
     env = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
     code, output = launch(2, [sys.executable, "-c", LEAVE], env)
     assert code == 0 and "pending: True" in output and "Traceback" not in output, output
+    assert "told: CANCELLED" in output, output
 
 
 def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():

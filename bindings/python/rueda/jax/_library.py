@@ -36,6 +36,11 @@ def attach():
         _used = context
 
 
+def is_any_under_way():
+    """Are there operations, of all threads, that XLA waits for?"""
+    return _library.rueda_xla_under_way() != 0
+
+
 def _begin():
     """In a new world. What was traced in another one has its ranks and sizes in it."""
     if _used is not None:

@@ -1,10 +1,9 @@
-"""Collectives as calls of librueda_xla.so: their names and attributes, and the end of a process.
+"""Collectives as calls of librueda_xla.so: their names and attributes.
 
 Names are made when a program is lowered, so a rank that only traces one changes nothing; each place in
 a program has its own, also where JAX would lower a function once for all its calls.
 """
 
-import atexit
 import collections
 import itertools
 import struct
@@ -12,12 +11,10 @@ import struct
 import jax
 import numpy as np
 
-from rueda._runtime import runtime
 from rueda.jax import _library
 from rueda.jax._internals import (
     ShardingContext,
     SPMDAxisContext,
-    dispatch,
     mlir,
     remember_lowerings_in,
 )
@@ -110,13 +107,3 @@ def _lower(ctx, *operands, members):
 
 
 mlir.register_lowering(collectives_p, _lower, platform="cpu", cacheable=False)
-
-
-@atexit.register
-def _leave():
-    """Before JAX waits for computations that are under way: they end, with errors that nobody wants."""
-    runtime.shutdown()
-    try:
-        dispatch.runtime_tokens.block_until_ready()
-    except jax.errors.JaxRuntimeError:
-        dispatch.runtime_tokens.clear()

@@ -168,6 +168,11 @@ def _gradients(grads, shapes, spec):
 
 def _batch(arrays, dims, *, spec):
     """A batch travels whole, in one operation."""
+    if spec.op == basics.Adasum:
+        raise NotImplementedError(
+            "rueda.jax: vmap would make one vector of a batch, which Adasum takes as a whole; call it "
+            "outside of vmap, or use lax.map, which sends one after the other"
+        )
     to = 1 if spec.kind in _IN_PARTS else 0
     moved = [
         each if dim is None else jax.numpy.moveaxis(each, dim, to)
