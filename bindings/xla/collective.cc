@@ -2,20 +2,16 @@
 // gives XLA a future that the end of the last one completes. No thread waits meanwhile.
 #include <rueda/rueda.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "bindings/calls/calls.h"
 #include "bindings/xla/vendor/xla_ffi_c_api.inc"
 
 namespace rueda::xla {
@@ -96,19 +92,13 @@ XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* mess
   return api->XLA_FFI_Error_Create(&args);
 }
 
-struct Call {
+struct Call : calls::Call {
   const XLA_FFI_Api* api = nullptr;
   XLA_FFI_Future* future = nullptr;
-  std::string name;
   std::vector<std::string> names;  // of the operations
   std::vector<std::vector<int64_t>> shapes;
-  std::vector<rueda_op> ops;
-  std::vector<rueda_request*> requests;
-  size_t under_way = 0;
-  int32_t code = RUEDA_OK;
-  rueda_error error = RUEDA_ERROR_INIT;
 
-  void complete() {
+  void complete() override {
     if (code == RUEDA_OK) {
       XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE,
                                                nullptr, future};
@@ -121,132 +111,11 @@ struct Call {
   }
 };
 
-// Calls under way. A name is in flight once: the next call of that name waits for its end. Futures
-// are completed by a thread of its own, since XLA may go on computing in whoever completes them.
-class Calls {
- public:
-  // Never destroyed: its thread may outlive the destructors of a process that ends.
-  static Calls& instance() {
-    static auto* calls = new Calls;
-    return *calls;
-  }
-
-  void use(rueda_context* context) {
-    rueda_context* previous = context == nullptr ? nullptr : rueda_context_retain(context);
-    {
-      std::lock_guard lock(mutex_);
-      std::swap(previous, context_);
-    }
-    rueda_context_release(previous);
-  }
-
-  void submit(std::unique_ptr<Call> call) {
-    Call* given = call.release();
-    {
-      std::lock_guard lock(mutex_);
-      if (!has_thread_) {
-        std::thread([this] { complete_for_ever(); }).detach();
-        has_thread_ = true;
-      }
-      const auto [place, is_first] = by_name_.try_emplace(given->name);
-      if (!is_first) {
-        place->second.push_back(given);
-        return;
-      }
-    }
-    start(given);
-  }
-
- private:
-  void start(Call* call) {
-    rueda_context* context;
-    {
-      std::lock_guard lock(mutex_);
-      context = context_ == nullptr ? nullptr : rueda_context_retain(context_);
-    }
-    const size_t count = call->ops.size();
-    call->requests.resize(count);
-    call->under_way = count;
-    call->code = rueda_start(context, call->ops.data(), count, count > 1 ? 1 : 0,
-                             call->requests.data(), &call->error);
-    rueda_context_release(context);
-    if (call->code != RUEDA_OK) {
-      call->requests.clear();
-      end(call);
-      return;
-    }
-    // After the last of them the call may be gone.
-    const std::vector<rueda_request*> requests = call->requests;
-    for (rueda_request* each : requests) {
-      rueda_request_on_end(
-          each, [](void* user) { instance().one_ended(static_cast<Call*>(user)); }, call, nullptr);
-    }
-  }
-
-  void one_ended(Call* call) {
-    {
-      std::lock_guard lock(mutex_);
-      if (--call->under_way > 0) return;
-    }
-    end(call);
-  }
-
-  void end(Call* call) {
-    {
-      std::lock_guard lock(mutex_);
-      ended_.push_back(call);
-    }
-    one_more_.notify_one();
-  }
-
-  [[noreturn]] void complete_for_ever() {
-    for (;;) {
-      Call* call;
-      {
-        std::unique_lock lock(mutex_);
-        one_more_.wait(lock, [this] { return !ended_.empty(); });
-        call = ended_.front();
-        ended_.pop_front();
-      }
-      for (rueda_request* each : call->requests) {
-        rueda_error error = RUEDA_ERROR_INIT;
-        const int32_t code = rueda_request_wait(each, 0, &error);
-        if (call->code == RUEDA_OK && code != RUEDA_OK) {
-          call->code = code;
-          call->error = error;
-        }
-        rueda_request_release(each);
-      }
-      Call* next = nullptr;
-      {
-        std::lock_guard lock(mutex_);
-        const auto place = by_name_.find(call->name);
-        if (place->second.empty()) {
-          by_name_.erase(place);
-        } else {
-          next = place->second.front();
-          place->second.pop_front();
-        }
-      }
-      if (next != nullptr) start(next);
-      call->complete();
-      delete call;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable one_more_;
-  rueda_context* context_ = nullptr;
-  std::unordered_map<std::string, std::deque<Call*>> by_name_;  // those that wait behind the first
-  std::deque<Call*> ended_;
-  bool has_thread_ = false;
-};
-
 // What the call asks for; an error's text if it cannot be.
 const char* read(const XLA_FFI_CallFrame& frame, Call* call) {
   const Attributes attributes(frame.attrs);
   call->api = frame.api;
-  call->name = attributes.text("name");
+  call->queue = attributes.text("name");  // in flight once: the next call waits for its end
   const auto count = static_cast<size_t>(frame.args.size);
   call->names.resize(count);
   call->shapes.resize(count);
@@ -259,7 +128,7 @@ const char* read(const XLA_FFI_CallFrame& frame, Call* call) {
     std::vector<int64_t>& shape = call->shapes[i];
     shape.assign(input.dims, input.dims + input.rank);
     if (form.parts > 1) shape.push_back(form.parts);
-    call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
+    call->names[i] = count == 1 ? call->queue : call->queue + "." + std::to_string(i);
     rueda_op op = RUEDA_OP_INIT;
     op.kind = attributes.number<int32_t>("kind", RUEDA_ALLREDUCE);
     op.dtype = form.dtype;
@@ -293,7 +162,7 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
   call->future = frame->future = args.future;
-  Calls::instance().submit(std::move(call));
+  calls::Calls::instance().submit(std::move(call));
   return nullptr;
 }
 
@@ -307,7 +176,7 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 }
 
 // The context that calls use from now on; NULL: none.
-RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::xla::Calls::instance().use(context); }
+RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::calls::Calls::instance().use(context); }
 
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }
 }

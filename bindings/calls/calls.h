@@ -1,0 +1,71 @@
+// Operations that a framework starts from its threads and is told of when they end; no thread waits
+// meanwhile.
+#pragma once
+
+#include <rueda/rueda.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace rueda::calls {
+
+// One operation, or a group that is ready together or not at all, as a framework asks for it.
+// What `ops` point to must live as long as the call.
+struct Call {
+  virtual ~Call() = default;
+
+  // Tells the framework. All requests have ended, and `code` and `error` say how; `requests` is empty
+  // where nothing was started.
+  virtual void complete() = 0;
+
+  std::string queue;  // the call waits for others of this name that have not ended; "": for none
+  std::vector<rueda_op> ops;
+  std::vector<rueda_request*> requests;  // released when it has completed
+  int32_t code = RUEDA_OK;
+  rueda_error error = RUEDA_ERROR_INIT;
+
+ private:
+  friend class Calls;
+  size_t under_way_ = 0;
+};
+
+// Calls under way, of the whole process.
+//
+// Threads:  any may submit. A thread of its own completes calls, since a framework may go on
+//           computing in whoever does.
+class Calls {
+ public:
+  // Never destroyed: its thread may outlive the destructors of a process that ends.
+  static Calls& instance();
+
+  // The context that calls use from now on; NULL: none.
+  void use(rueda_context* context);
+
+  // The context that is used now, for the caller to release; NULL: none.
+  rueda_context* context();
+
+  void submit(std::unique_ptr<Call> call);
+
+ private:
+  void start(Call* call);
+  void one_ended(Call* call);
+  void end(Call* call);
+  Call* next_in_queue(const std::string& queue);
+  [[noreturn]] void complete_for_ever();
+
+  std::mutex mutex_;
+  std::condition_variable one_more_;
+  rueda_context* context_ = nullptr;
+  std::unordered_map<std::string, std::deque<Call*>> queues_;  // those that wait behind the first
+  std::deque<Call*> ended_;
+  bool has_thread_ = false;
+};
+
+}  // namespace rueda::calls
