@@ -21,8 +21,8 @@ namespace rueda::calls {
 struct Call {
   virtual ~Call() = default;
 
-  // Tells the framework. All requests have ended, and `code` and `error` say how; `requests` is empty
-  // where nothing was started.
+  // Tells the framework. All requests have ended, and `code` and `error` say how; `requests` is
+  // empty where nothing was started.
   virtual void complete() = 0;
 
   std::string queue;  // the call waits for others of this name that have not ended; "": for none

@@ -41,7 +41,7 @@ struct Call : calls::Call {
 
   void complete() override {
     if (code != RUEDA_OK) {
-      // TensorFlow makes an internal error of UNAVAILABLE, which it keeps for its own communication.
+      // TensorFlow makes an internal error of UNAVAILABLE: it keeps that for its own communication.
       fail(code == RUEDA_UNAVAILABLE ? RUEDA_ABORTED : code, error.message);
     } else if (outputs.empty()) {
       give_results();
@@ -117,9 +117,10 @@ bool read(const Kernel& kernel, Call* call, TF_Status* status) {
       return false;
     }
     if (reduces(kernel.op.kind) && !can_reduce(dtype, kernel.op.reduce_op, is_scaled)) {
-      tf.SetStatus(status, RUEDA_INVALID_ARGUMENT,
-                   "rueda: unsigned integers of 16 bits and more can be added and multiplied, complex "
-                   "numbers added and averaged; cast the tensor first");
+      tf.SetStatus(
+          status, RUEDA_INVALID_ARGUMENT,
+          "rueda: unsigned integers of 16 bits and more can be added and multiplied, complex "
+          "numbers added and averaged; cast the tensor first");
       return false;
     }
     std::vector<int64_t>& shape = call->shapes[static_cast<size_t>(i)];

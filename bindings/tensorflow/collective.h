@@ -1,5 +1,5 @@
-// The kernel of all collectives: one run of it starts one operation, or a group of them, and is done
-// when the last has ended. No thread of TensorFlow waits meanwhile.
+// The kernel of all collectives: one run of it starts one operation, or a group of them, and is
+// done when the last has ended. No thread of TensorFlow waits meanwhile.
 #pragma once
 
 #include "bindings/tensorflow/tensorflow_c.h"

@@ -33,8 +33,7 @@ bool can_reduce(int dtype, int32_t reduce_op, bool is_scaled) {
   switch (dtype) {
     case kUint16:
     case kUint32:
-    case kUint64:
-      return !is_scaled && (reduce_op == RUEDA_SUM || reduce_op == RUEDA_PRODUCT);
+    case kUint64: return !is_scaled && (reduce_op == RUEDA_SUM || reduce_op == RUEDA_PRODUCT);
     case kComplex64:
     case kComplex128: return reduce_op == RUEDA_SUM || reduce_op == RUEDA_AVERAGE;
     default: return true;

@@ -1,9 +1,9 @@
 // TensorFlow's ops of rueda, registered when tf.load_op_library opens this library.
 //
 // Collectives are not stateful: TensorFlow would run stateful ones in the order of the program, and
-// ranks whose orders differ would wait for each other. A stateless op whose inputs are constants,
-// though, is computed while the program is optimised, one after the other and on one rank alone. So
-// each has an input more, a token, which comes from a stateful op that is there at once.
+// ranks whose orders differ would wait for each other. A stateless op of constants, though, runs
+// once, while the program is optimised, and its result is a constant from then on. So each has one
+// input more, a token, which comes from a stateful op that is there at once.
 #include <rueda/rueda.h>
 
 #include <initializer_list>
@@ -22,7 +22,8 @@ using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
 void shapes_of_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeHandle* shape = tf.NewShapeHandle();
-  const int64_t count = tf.ShapeInferenceContextNumInputs(context) - 1;  // the last one is the token
+  const int64_t count =
+      tf.ShapeInferenceContextNumInputs(context) - 1;  // the last one is the token
   for (int i = 0; i < count && tf.GetCode(status) == 0; ++i) {
     tf.ShapeInferenceContextGetInput(context, i, shape, status);
     if (tf.GetCode(status) == 0) tf.ShapeInferenceContextSetOutput(context, i, shape, status);
@@ -107,7 +108,9 @@ extern "C" {
 RUEDA_API const char* rueda_tf_problem(void) { return rueda::tensorflow::problem; }
 
 // The context that ops use from now on; NULL: none.
-RUEDA_API void rueda_tf_use(rueda_context* context) { rueda::calls::Calls::instance().use(context); }
+RUEDA_API void rueda_tf_use(rueda_context* context) {
+  rueda::calls::Calls::instance().use(context);
+}
 
 RUEDA_API uint32_t rueda_tf_abi_version(void) { return RUEDA_ABI_VERSION; }
 }

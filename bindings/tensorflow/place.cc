@@ -66,8 +66,7 @@ void run_place(void* kernel, TF_OpKernelContext* context) {
       return;
     }
   }
-  TF_Tensor* output =
-      tf.AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof value, status.get());
+  TF_Tensor* output = tf.AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof value, status.get());
   if (output == nullptr) {
     tf.OpKernelContext_Failure(context, status.get());
     return;

@@ -1,5 +1,5 @@
-// What rueda uses of TensorFlow's C API: of tensorflow/c/ops.h, kernels.h, tf_tensor.h, tf_status.h,
-// with their names. The functions are found in the process, where TensorFlow is already.
+// What rueda uses of TensorFlow's C API, with its names: of ops.h, kernels.h, tf_tensor.h and
+// tf_status.h in tensorflow/c. The functions are found in the process, where TensorFlow is already.
 #pragma once
 
 #include <cstddef>
@@ -42,58 +42,58 @@ enum DataType : int {
 };
 
 // result, name without TF_, arguments
-#define RUEDA_TF_FUNCTIONS(X)                                                                      \
-  X(TF_Status*, NewStatus, (void))                                                                 \
-  X(void, DeleteStatus, (TF_Status*))                                                              \
-  X(void, SetStatus, (TF_Status*, int code, const char* message))                                  \
-  X(int, GetCode, (const TF_Status*))                                                              \
-  X(const char*, Message, (const TF_Status*))                                                      \
-  X(TF_Tensor*, NewTensor,                                                                         \
-    (int dtype, const int64_t* dims, int ndim, void* data, size_t bytes,                           \
-     void (*release)(void* data, size_t bytes, void* user), void* user))                           \
-  X(void, DeleteTensor, (TF_Tensor*))                                                              \
-  X(int, TensorType, (const TF_Tensor*))                                                           \
-  X(int, NumDims, (const TF_Tensor*))                                                              \
-  X(int64_t, Dim, (const TF_Tensor*, int))                                                         \
-  X(size_t, TensorByteSize, (const TF_Tensor*))                                                    \
-  X(void*, TensorData, (const TF_Tensor*))                                                         \
-  X(TF_OpDefinitionBuilder*, NewOpDefinitionBuilder, (const char* name))                           \
-  X(void, RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                             \
-  X(void, OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                      \
-  X(void, OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                     \
-  X(void, OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))                    \
-  X(void, OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                       \
-  X(void, OpDefinitionBuilderSetShapeInferenceFunction,                                            \
-    (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))                    \
-  X(int64_t, ShapeInferenceContextNumInputs, (TF_ShapeInferenceContext*))                          \
-  X(TF_ShapeHandle*, NewShapeHandle, (void))                                                       \
-  X(void, DeleteShapeHandle, (TF_ShapeHandle*))                                                    \
-  X(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))                     \
-  X(void, ShapeInferenceContextGetInput,                                                           \
-    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                                 \
-  X(void, ShapeInferenceContextSetOutput,                                                          \
-    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                                 \
-  X(void, ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))           \
-  X(TF_KernelBuilder*, NewKernelBuilder,                                                           \
-    (const char* op, const char* device, void* (*)(TF_OpKernelConstruction*),                      \
-     void (*)(void*, TF_OpKernelContext*), void (*)(void*)))                                       \
-  X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                      \
-    (const char* op, const char* device, void* (*)(TF_OpKernelConstruction*),                      \
-     void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*)(void*)))        \
-  X(void, RegisterKernelBuilder, (const char* name, TF_KernelBuilder*, TF_Status*))                \
-  X(void, OpKernelConstruction_GetAttrSize,                                                        \
-    (TF_OpKernelConstruction*, const char*, int32_t* list_size, int32_t* bytes, TF_Status*))       \
-  X(void, OpKernelConstruction_GetAttrInt64,                                                       \
-    (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))                                 \
-  X(void, OpKernelConstruction_GetAttrString,                                                      \
-    (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*))                            \
-  X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                    \
-  X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                              \
-  X(int, NumInputs, (TF_OpKernelContext*))                                                         \
-  X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                           \
-  X(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                     \
-  X(TF_Tensor*, AllocateOutput,                                                                    \
-    (TF_OpKernelContext*, int index, int dtype, const int64_t* dims, int ndim, size_t bytes,       \
+#define RUEDA_TF_FUNCTIONS(X)                                                                \
+  X(TF_Status*, NewStatus, (void))                                                           \
+  X(void, DeleteStatus, (TF_Status*))                                                        \
+  X(void, SetStatus, (TF_Status*, int code, const char* message))                            \
+  X(int, GetCode, (const TF_Status*))                                                        \
+  X(const char*, Message, (const TF_Status*))                                                \
+  X(TF_Tensor*, NewTensor,                                                                   \
+    (int dtype, const int64_t* dims, int ndim, void* data, size_t bytes,                     \
+     void (*release)(void* data, size_t bytes, void* user), void* user))                     \
+  X(void, DeleteTensor, (TF_Tensor*))                                                        \
+  X(int, TensorType, (const TF_Tensor*))                                                     \
+  X(int, NumDims, (const TF_Tensor*))                                                        \
+  X(int64_t, Dim, (const TF_Tensor*, int))                                                   \
+  X(size_t, TensorByteSize, (const TF_Tensor*))                                              \
+  X(void*, TensorData, (const TF_Tensor*))                                                   \
+  X(TF_OpDefinitionBuilder*, NewOpDefinitionBuilder, (const char* name))                     \
+  X(void, RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                       \
+  X(void, OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                \
+  X(void, OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))               \
+  X(void, OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))              \
+  X(void, OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                 \
+  X(void, OpDefinitionBuilderSetShapeInferenceFunction,                                      \
+    (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))              \
+  X(int64_t, ShapeInferenceContextNumInputs, (TF_ShapeInferenceContext*))                    \
+  X(TF_ShapeHandle*, NewShapeHandle, (void))                                                 \
+  X(void, DeleteShapeHandle, (TF_ShapeHandle*))                                              \
+  X(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))               \
+  X(void, ShapeInferenceContextGetInput,                                                     \
+    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                           \
+  X(void, ShapeInferenceContextSetOutput,                                                    \
+    (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))                           \
+  X(void, ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))     \
+  X(TF_KernelBuilder*, NewKernelBuilder,                                                     \
+    (const char* op, const char* device, void* (*)(TF_OpKernelConstruction*),                \
+     void (*)(void*, TF_OpKernelContext*), void (*)(void*)))                                 \
+  X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                \
+    (const char* op, const char* device, void* (*)(TF_OpKernelConstruction*),                \
+     void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*)(void*)))  \
+  X(void, RegisterKernelBuilder, (const char* name, TF_KernelBuilder*, TF_Status*))          \
+  X(void, OpKernelConstruction_GetAttrSize,                                                  \
+    (TF_OpKernelConstruction*, const char*, int32_t* list_size, int32_t* bytes, TF_Status*)) \
+  X(void, OpKernelConstruction_GetAttrInt64,                                                 \
+    (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))                           \
+  X(void, OpKernelConstruction_GetAttrString,                                                \
+    (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*))                      \
+  X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))              \
+  X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                        \
+  X(int, NumInputs, (TF_OpKernelContext*))                                                   \
+  X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                     \
+  X(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))               \
+  X(TF_Tensor*, AllocateOutput,                                                              \
+    (TF_OpKernelContext*, int index, int dtype, const int64_t* dims, int ndim, size_t bytes, \
      TF_Status*))
 
 struct Functions {

@@ -176,7 +176,9 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 }
 
 // The context that calls use from now on; NULL: none.
-RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::calls::Calls::instance().use(context); }
+RUEDA_API void rueda_xla_use(rueda_context* context) {
+  rueda::calls::Calls::instance().use(context);
+}
 
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }
 }

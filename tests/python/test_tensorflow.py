@@ -67,7 +67,7 @@ def check_collectives(hvd, tf):
 
 
 def check_order(hvd, tf):
-    """Reversed on one rank, of constants too: TensorFlow computes nothing of it beforehand."""
+    """Reversed on one rank, of constants too: TensorFlow does not compute them once for all."""
     n, r = hvd.size(), hvd.rank()
 
     @tf.function
@@ -76,8 +76,10 @@ def check_order(hvd, tf):
         out = {i: hvd.allreduce(tf.constant(float(i)), op=hvd.Sum, name=f"of.{i}") for i in order}
         return [out[i] for i in range(8)]
 
+    before = hvd.counter("tensors")
     for _ in range(3):
         assert [float(each) for each in eight()] == [n * i for i in range(8)]
+    assert hvd.counter("tensors") == before + 24
 
     @tf.function
     def loop(x):
