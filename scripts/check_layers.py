@@ -85,7 +85,7 @@ ARROWS: Dict[str, Set[str]] = {
     "bindings/python/rueda/templates": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION} | ROOMS | COLLECTIVES | RUNTIME,
+    "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION, XLA, CALLS} | ROOMS | COLLECTIVES | RUNTIME,
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)

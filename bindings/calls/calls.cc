@@ -32,6 +32,8 @@ void Calls::submit(std::unique_ptr<Call> call) {
       std::thread([this] { complete_for_ever(); }).detach();
       has_thread_ = true;
     }
+    ++under_way_;
+    given->context_ = context_ == nullptr ? nullptr : rueda_context_retain(context_);
     if (!given->queue.empty()) {
       const auto [place, is_first] = queues_.try_emplace(given->queue);
       if (!is_first) {
@@ -43,14 +45,21 @@ void Calls::submit(std::unique_ptr<Call> call) {
   start(given);
 }
 
+bool Calls::is_any_under_way() {
+  std::lock_guard lock(mutex_);
+  return under_way_ > 0;
+}
+
 void Calls::start(Call* call) {
-  rueda_context* now = context();
+  rueda_context* context = std::exchange(call->context_, nullptr);
   const size_t count = call->ops.size();
   call->requests.resize(count);
   call->under_way_ = count;
-  call->code = rueda_start(now, call->ops.data(), count, count > 1 ? 1 : 0, call->requests.data(),
-                           &call->error);
-  rueda_context_release(now);
+  if (call->may_start(context)) {
+    call->code = rueda_start(context, call->ops.data(), count, count > 1 ? 1 : 0,
+                             call->requests.data(), &call->error);
+  }
+  rueda_context_release(context);
   if (call->code != RUEDA_OK) {
     call->requests.clear();
     end(call);
@@ -59,8 +68,11 @@ void Calls::start(Call* call) {
   // After the last of them the call may be gone.
   const std::vector<rueda_request*> requests = call->requests;
   for (rueda_request* each : requests) {
-    rueda_request_on_end(
-        each, [](void* user) { instance().one_ended(static_cast<Call*>(user)); }, call, nullptr);
+    const auto ended = [](void* user) { instance().one_ended(static_cast<Call*>(user)); };
+    if (rueda_request_on_end(each, ended, call, nullptr) == RUEDA_OK) continue;
+    // Out of memory. Its buffers are the runtime's until it has ended all the same.
+    rueda_request_wait(each, -1, nullptr);
+    one_ended(call);
   }
 }
 
@@ -80,9 +92,11 @@ void Calls::end(Call* call) {
   one_more_.notify_one();
 }
 
-Call* Calls::next_in_queue(const std::string& queue) {
-  if (queue.empty()) return nullptr;
+// Who goes on in its place; nullptr: nobody.
+Call* Calls::leave_queue(const std::string& queue) {
   std::lock_guard lock(mutex_);
+  --under_way_;
+  if (queue.empty()) return nullptr;
   const auto place = queues_.find(queue);
   if (place->second.empty()) {
     queues_.erase(place);
@@ -95,11 +109,11 @@ Call* Calls::next_in_queue(const std::string& queue) {
 
 void Calls::complete_for_ever() {
   for (;;) {
-    Call* call;
+    std::unique_ptr<Call> call;
     {
       std::unique_lock lock(mutex_);
       one_more_.wait(lock, [this] { return !ended_.empty(); });
-      call = ended_.front();
+      call.reset(ended_.front());
       ended_.pop_front();
     }
     for (rueda_request* each : call->requests) {
@@ -110,10 +124,9 @@ void Calls::complete_for_ever() {
         call->error = error;
       }
     }
-    if (Call* next = next_in_queue(call->queue)) start(next);
+    if (Call* next = leave_queue(call->queue)) start(next);
     call->complete();
     for (rueda_request* each : call->requests) rueda_request_release(each);
-    delete call;
   }
 }
 

@@ -1,18 +1,21 @@
-// The custom call "rueda_collective" of XLA: one call starts one operation, or a group of them, and
-// gives XLA a future that the end of the last one completes. No thread waits meanwhile.
+// The custom call "rueda_collective" of XLA. One call has members, each an operation or a group of
+// them: what a program can start at the same time. It starts them all and gives XLA a future that
+// the end of the last one completes: whatever the order in which other ranks start theirs, none of
+// them waits for another. No thread waits meanwhile.
 #include <rueda/rueda.h>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "bindings/calls/calls.h"
-#include "bindings/xla/vendor/xla_ffi_c_api.inc"
+#include "bindings/xla/joint.h"
 
 namespace rueda::xla {
 namespace {
@@ -86,65 +89,78 @@ class Attributes {
   const XLA_FFI_Attrs& attrs_;
 };
 
-XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* message) {
-  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message,
-                                    static_cast<XLA_FFI_Error_Code>(code)};  // both are gRPC's
-  return api->XLA_FFI_Error_Create(&args);
-}
+// The attribute "members": for each a line of numbers, the last of which is the length of the name
+// that follows.
+class MemberReader {
+ public:
+  explicit MemberReader(std::string text) : text_(std::move(text)) {}
 
-struct Call : calls::Call {
-  const XLA_FFI_Api* api = nullptr;
-  XLA_FFI_Future* future = nullptr;
-  std::vector<std::string> names;  // of the operations
-  std::vector<std::vector<int64_t>> shapes;
+  bool is_at_end() const { return at_ == text_.size(); }
 
-  void complete() override {
-    if (code == RUEDA_OK) {
-      XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE,
-                                               nullptr, future};
-      api->XLA_FFI_Future_SetAvailable(&args);
-    } else {
-      XLA_FFI_Future_SetError_Args args = {XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr,
-                                           future, make_error(api, code, error.message)};
-      api->XLA_FFI_Future_SetError(&args);
-    }
+  template <typename T>
+  bool number(T* value) {
+    const char* end = text_.data() + text_.size();
+    const auto [after, error] = std::from_chars(text_.data() + at_, end, *value);
+    if (error != std::errc() || after == end || *after != ' ') return false;
+    at_ = static_cast<size_t>(after - text_.data()) + 1;
+    return true;
   }
+
+  // A float64 by its bits.
+  bool real(double* value) {
+    uint64_t bits;
+    if (!number(&bits)) return false;
+    std::memcpy(value, &bits, sizeof bits);
+    return true;
+  }
+
+  bool name(std::string* value) {
+    size_t size;
+    if (!number(&size) || text_.size() - at_ <= size || text_[at_ + size] != '\n') return false;
+    *value = text_.substr(at_, size);
+    at_ += size + 1;
+    return true;
+  }
+
+ private:
+  std::string text_;
+  size_t at_ = 0;
 };
 
-// What the call asks for; an error's text if it cannot be.
-const char* read(const XLA_FFI_CallFrame& frame, Call* call) {
-  const Attributes attributes(frame.attrs);
-  call->api = frame.api;
-  call->queue = attributes.text("name");  // in flight once: the next call waits for its end
-  const auto count = static_cast<size_t>(frame.args.size);
+// Operations of one member, from the buffers that begin with `first`; an error's text if they
+// cannot be.
+const char* read_member(const XLA_FFI_CallFrame& frame, MemberReader* reader, size_t* first,
+                        Member* call) {
+  rueda_op like = RUEDA_OP_INIT;
+  size_t count;
+  if (!reader->number(&count) || !reader->number(&like.kind) || !reader->number(&like.reduce_op) ||
+      !reader->number(&like.root) || !reader->number(&like.process_set) ||
+      !reader->real(&like.prescale) || !reader->real(&like.postscale) ||
+      !reader->name(&call->queue) || count > static_cast<size_t>(frame.args.size) - *first) {
+    return "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
+  }
   call->names.resize(count);
   call->shapes.resize(count);
-  call->ops.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    const auto& input = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[i]);
-    const auto& output = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
+    const auto& input = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[*first + i]);
+    const auto& output = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[*first + i]);
     Form form;
     if (!find_form(input.dtype, &form)) return "rueda: this dtype is not supported";
     std::vector<int64_t>& shape = call->shapes[i];
     shape.assign(input.dims, input.dims + input.rank);
     if (form.parts > 1) shape.push_back(form.parts);
     call->names[i] = count == 1 ? call->queue : call->queue + "." + std::to_string(i);
-    rueda_op op = RUEDA_OP_INIT;
-    op.kind = attributes.number<int32_t>("kind", RUEDA_ALLREDUCE);
+    rueda_op op = like;
     op.dtype = form.dtype;
-    op.reduce_op = attributes.number<int32_t>("op", RUEDA_SUM);
-    op.root = attributes.number<int32_t>("root", 0);
-    op.process_set = attributes.number<int32_t>("process_set", 0);
-    op.prescale = attributes.number<double>("prescale", 1);
-    op.postscale = attributes.number<double>("postscale", 1);
     op.name = call->names[i].c_str();
     op.input = input.data;
     op.output = output.data;
     op.shape = shape.data();
     op.ndim = static_cast<int32_t>(shape.size());
     if (op.kind == RUEDA_ALLGATHER || op.kind == RUEDA_ALLTOALL) op.output_rows = output.dims[0];
-    call->ops[i] = op;
+    call->ops.push_back(op);
   }
+  *first += count;
   return nullptr;
 }
 
@@ -156,13 +172,24 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
     asked->metadata->api_version.minor_version = kMinor;
     return nullptr;
   }
-  auto call = std::make_unique<Call>();
-  if (const char* problem = read(*frame, call.get()))
-    return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
+  const Attributes attributes(frame->attrs);
+  auto joint = std::make_shared<Joint>();
+  joint->api = frame->api;
+  joint->rank = attributes.number<int32_t>("rank", -1);
+  joint->size = attributes.number<int32_t>("size", -1);
+  MemberReader reader(attributes.text("members"));
+  std::vector<std::unique_ptr<Member>> members;
+  for (size_t first = 0; !reader.is_at_end();) {
+    members.push_back(std::make_unique<Member>());
+    members.back()->joint = joint;
+    if (const char* problem = read_member(*frame, &reader, &first, members.back().get()))
+      return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
+  }
   XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
-  call->future = frame->future = args.future;
-  calls::Calls::instance().submit(std::move(call));
+  joint->future = frame->future = args.future;
+  joint->left = members.size();
+  for (auto& each : members) calls::Calls::instance().submit(std::move(each));
   return nullptr;
 }
 
@@ -178,6 +205,11 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 // The context that calls use from now on; NULL: none.
 RUEDA_API void rueda_xla_use(rueda_context* context) {
   rueda::calls::Calls::instance().use(context);
+}
+
+// 1 while calls have not ended.
+RUEDA_API int32_t rueda_xla_under_way(void) {
+  return rueda::calls::Calls::instance().is_any_under_way() ? 1 : 0;
 }
 
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }

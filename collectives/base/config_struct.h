@@ -15,6 +15,8 @@ struct Config {
   // step (the first of a step: 1 MB); large enough that latency is below a tenth of the transfer,
   // small enough to start early
   int64_t bucket_bytes = 8 << 20;
+  // RUEDA_GPU_BUCKET_BYTES, equal on all ranks: the same of GPU tensors
+  int64_t gpu_bucket_bytes = 24 << 20;
   // RUEDA_CHUNK_BYTES, equal on all ranks: bytes of one staging buffer of the shared-memory
   // pipeline (a power of two, 4096 to 16777216)
   int64_t chunk_bytes = 256 << 10;

@@ -8,10 +8,9 @@ namespace {
 using cuda::kernels::Copy;
 using cuda::kernels::Format;
 
-constexpr size_t kFewest = 4;  // tensors
-constexpr int64_t kLargestOnAverage = int64_t{512}
-                                      << 10;  // bytes: larger ones are NCCL's as they lie
-constexpr int64_t kAlignment = 16;            // bytes, of the kernels' accesses
+constexpr size_t kFewest = 2;                            // tensors
+constexpr int64_t kLargestOnAverage = int64_t{4} << 20;  // bytes: larger ones stay where they lie
+constexpr int64_t kAlignment = 16;                       // bytes, of the kernels' accesses
 
 // Bits are moved whatever they mean: only the size of an element counts.
 Format format_of(int64_t element) {

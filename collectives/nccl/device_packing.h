@@ -13,7 +13,7 @@
 
 namespace rueda::nccl {
 
-inline constexpr size_t kPackBytes = size_t{16} << 20;  // of the buffer
+inline constexpr size_t kPackBytes = size_t{32} << 20;  // of the buffer
 
 struct Packing {
   std::vector<cuda::kernels::Table> in;   // tensors -> buffer

@@ -158,8 +158,8 @@ bool GroupEngine::refuse_capture(Request* request) {
       request,
       failed_precondition(
           "its stream is being captured into a CUDA graph, and it is in no step plan: run the "
-          "same step some ten times before the capture, with the same names and shapes, on "
-          "all ranks"));
+          "same step before the capture, with the same names and shapes, on all ranks, until "
+          "planned_batches counts it (some ten times, more where other steps came before)"));
   return true;
 }
 

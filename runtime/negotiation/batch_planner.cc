@@ -106,12 +106,12 @@ std::deque<CacheId> BatchPlanner::run_around(const PlannedTensor& first) const {
 void BatchPlanner::form_groups(const PlannedTensor& first) {
   GroupPtr group;
   int64_t bytes = 0;
-  int64_t most = std::min(bucket_, kFirstBucket);
+  int64_t most = std::min(first.bucket, kFirstBucket);
   for (const CacheId id : run_around(first)) {
     const int64_t more = tensors_.at(id).bytes;
     if (group != nullptr && (bytes + more > most || group->members.size() >= kMaxMembers)) {
       group = nullptr;
-      most = bucket_;
+      most = first.bucket;
     }
     if (group == nullptr) {
       group = std::make_shared<Group>();
@@ -233,6 +233,7 @@ std::vector<Batch> BatchPlanner::forget(CacheId id) {
 std::vector<Batch> BatchPlanner::flush() {
   std::vector<Batch> batches;
   const std::vector<GroupPtr> open = open_;
+  batches.reserve(open.size());
   for (const GroupPtr& group : open) batches.push_back(send_ready(group));
   return batches;
 }

@@ -41,14 +41,14 @@ struct PlannedTensor {
   CacheId id = 0;
   std::string fuse_key;  // tensors with equal keys may share a batch; "" never shares
   int64_t bytes = 0;
+  int64_t bucket = 0;  // bytes of the largest batch that it may be part of, alike for equal keys
 };
 
 class BatchPlanner {
  public:
-  // bucket_bytes: of the largest batch; the first of a round has 1 MB at most. A tensor that is
-  // larger goes alone.
-  BatchPlanner(int64_t bucket_bytes, std::chrono::nanoseconds hold)
-      : bucket_(bucket_bytes), hold_(hold) {}
+  // The first batch of a round has 1 MB at most. A tensor that is larger than its bucket goes
+  // alone.
+  explicit BatchPlanner(std::chrono::nanoseconds hold) : hold_(hold) {}
 
   // A tensor that goes out for the first time, outside any batch: learns what follows what.
   void note_sent(const PlannedTensor& tensor);
@@ -92,7 +92,6 @@ class BatchPlanner {
   // Keeps open_ equal to the batches that hold something.
   void track(const GroupPtr& group);
 
-  int64_t bucket_;
   std::chrono::nanoseconds hold_;
   std::map<CacheId, PlannedTensor> tensors_;
   std::map<CacheId, GroupPtr> group_of_;

@@ -86,6 +86,7 @@ class Root {
   void fail_split_groups(Time now);
   std::optional<CacheId> held_id(const std::string& name) const;
   void release_fresh();
+  PlannedTensor planned(CacheId id, const wire::Request& request, int64_t bytes) const;
   void add_ready(Decision decision, CacheId id, Time now);
   std::optional<CacheId> known_id(const Decision& decision) const;
   std::optional<CacheId> new_id(const Decision& decision);

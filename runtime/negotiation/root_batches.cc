@@ -1,4 +1,5 @@
 // The root and its batches: what is ready on all ranks gets an id and goes out.
+#include <algorithm>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -62,6 +63,11 @@ SizesPtr sizes_of(const Decision& decision) {
 
 }  // namespace
 
+PlannedTensor Root::planned(CacheId id, const wire::Request& request, int64_t bytes) const {
+  const int64_t bucket = request.device < 0 ? config_.bucket_bytes : config_.gpu_bucket_bytes;
+  return {id, fuse_key(request), bytes, std::min(config_.fusion_threshold_bytes, bucket)};
+}
+
 // What was agreed on before may be part of a batch.
 void Root::add_ready(Decision decision, CacheId id, Time now) {
   const IdTable::Entry& known = *ids_.get(id);
@@ -69,7 +75,7 @@ void Root::add_ready(Decision decision, CacheId id, Time now) {
   id_of_[request.name] = id;
   if (!decision.absent.empty()) absent_of_[id] = std::move(decision.absent);
   ids_.hold(id, true);  // until its batch goes out
-  for (const Batch& batch : planner_.on_ready({id, fuse_key(request), known.bytes}, now))
+  for (const Batch& batch : planner_.on_ready(planned(id, request, known.bytes), now))
     add_batch(batch, now);
 }
 
@@ -121,7 +127,7 @@ wire::ResponseEntry Root::entry_of(const Decision& decision) {
   }
   if (const auto id = new_id(decision)) {
     entry.cache_id = static_cast<int64_t>(*id);
-    if (mine->group.empty()) planner_.note_sent({*id, fuse_key(*mine), bytes_of(decision)});
+    if (mine->group.empty()) planner_.note_sent(planned(*id, *mine, bytes_of(decision)));
   }
   if (const SizesPtr sizes = sizes_of(decision))
     (mine->kind == CollectiveKind::kAllgather ? entry.first_dims : entry.splits) = *sizes;

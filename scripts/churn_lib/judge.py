@@ -34,13 +34,13 @@ class Lost(NamedTuple):
 
 
 class Log:
-    """What one member has said."""
+    """What one member has said, in whole lines: a read may see a part of the last one."""
 
     def __init__(self, member, text):
         self.member, self.pid, self.end = member, -1, None
         self.steps, self.epochs, self.lost, self.removed, self.seen = [], [], [], False, []
         self.now = ""  # what it was about to do to itself, and where
-        for line in text.splitlines():
+        for line in text[: text.rfind("\n") + 1].splitlines():
             word, *rest = line.split()
             if word == "process":
                 self.pid = int(rest[0])

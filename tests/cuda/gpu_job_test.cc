@@ -72,7 +72,7 @@ TEST_CASE("the measuring program of gpu_check is whole: each size has its line")
   CHECK(job.wait() == 0);
   INFO(job.err());
   for (const char* line :
-       {"us to start a planned bucket of 12 tensors", "speed: 4 KiB: ", "speed: 16 KiB: "})
+       {"us to start a bucket of 12 tensors, ", "speed: 4 KiB: ", "speed: 16 KiB: "})
     CHECK_THAT(job.out(), Contains(line));
 }
 

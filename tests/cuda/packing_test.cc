@@ -114,17 +114,18 @@ TEST_CASE("where one rank has no kernels nobody packs") {
   CHECK(copies() == before);
 }
 
-TEST_CASE("few tensors and large ones are reduced where they lie") {
+TEST_CASE("one tensor, large ones and more than the buffer holds are reduced where they lie") {
   const auto packs = [](const std::vector<int64_t>& counts) {
     std::vector<Part> parts;
     for (const int64_t count : counts) parts.push_back({nullptr, nullptr, count});
     return plan_packing(parts, DType::kFloat32, nullptr).has_value();
   };
-  CHECK(packs({1, 1, 1, 1}));
-  CHECK_FALSE(packs({1, 1, 1}));
-  CHECK_FALSE(packs(std::vector<int64_t>(4, 1 << 20)));
-  CHECK_FALSE(packs(std::vector<int64_t>(1000, 5000)));  // 20 MB
-  CHECK(packs(std::vector<int64_t>(500, 5000)));
+  CHECK(packs({1, 1}));
+  CHECK_FALSE(packs({1}));
+  CHECK(packs(std::vector<int64_t>(4, 1 << 20)));
+  CHECK_FALSE(packs(std::vector<int64_t>(3, 3 << 20)));
+  CHECK_FALSE(packs(std::vector<int64_t>(1000, 10000)));  // 40 MB
+  CHECK(packs(std::vector<int64_t>(500, 10000)));
   CHECK_FALSE(packs({1, 1, 1, 1, 1, 1, 1, 1, 1, int64_t{1} << 60}));
 }
 

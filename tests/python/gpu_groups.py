@@ -6,10 +6,13 @@ Started by ``scripts/gpu_check``; needs PyTorch with CUDA. ``--device cpu`` runs
 """
 
 import argparse
+import inspect
 
 import gpu_sharing
 import torch
 import torch.distributed as dist
+
+import rueda.torch.distributed  # noqa: F401  the backend
 
 DEVICE = "cuda"
 
@@ -132,8 +135,10 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     if DEVICE == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    backwards = dist.new_group(range(size - 1, -1, -1), sort_ranks=False)
-    for group in (dist.group.WORLD, backwards):
+    groups = [dist.group.WORLD]
+    if "sort_ranks" in inspect.signature(dist.new_group).parameters:  # PyTorch 2.12
+        groups.append(dist.new_group(range(size - 1, -1, -1), sort_ranks=False))
+    for group in groups:
         for section in (collectives, messages, order_of_streams, training):
             if section is order_of_streams and DEVICE != "cuda":
                 continue

@@ -184,8 +184,9 @@ def many_small(rank, size):
 
 def train(device, compression=hvd.Compression.none, layers=(64, 128, 8)):
     torch.manual_seed(1)
+    # No bias before a BatchNorm: its gradient is nothing but rounding, which Adam makes steps of.
     model = torch.nn.Sequential(
-        torch.nn.Linear(*layers[:2]), torch.nn.BatchNorm1d(layers[1]), torch.nn.ReLU(), torch.nn.Linear(*layers[1:])
+        torch.nn.Linear(*layers[:2], bias=False), torch.nn.BatchNorm1d(layers[1]), torch.nn.ReLU(), torch.nn.Linear(*layers[1:])
     )
     model = hvd.SyncBatchNorm.convert_sync_batchnorm(model).to(device)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -236,8 +237,11 @@ def graph_of_a_step(rank, size):
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        for _ in range(12):
+        # Plans of what came before in this program were given up, so that the next one takes longer.
+        for _ in range(200):
+            planned = hvd.counter("planned_batches")
             step()
+    assert hvd.counter("planned_batches") > planned, "no step plan after 200 steps"
     torch.cuda.synchronize()
     hvd.barrier()
     graph = torch.cuda.CUDAGraph()

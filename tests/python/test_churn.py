@@ -40,7 +40,7 @@ def story():
 
 
 def verdicts(lines, harms=KILLED, code=0, output=LOSS):
-    return judge([Log(member, "\n".join(said)) for member, said in lines.items()], harms, code, output, SIZE)
+    return judge([Log(member, "".join(f"{line}\n" for line in said)) for member, said in lines.items()], harms, code, output, SIZE)
 
 
 def test_a_story_without_a_fault_passes():

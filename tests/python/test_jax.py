@@ -12,6 +12,7 @@ import rueda
 from worlds import kill_once_all_are_here, launch, ranks, run_ranks
 
 pytest.importorskip("jax")
+WORLD = "jax"
 
 
 @ranks(2)
@@ -123,24 +124,16 @@ def test_transformations():
 
 
 @ranks(2)
-def test_any_order_and_one_function_twice():
+def test_one_function_twice():
     import jax
     import jax.numpy as jnp
     import rueda.jax as hvd
+    from jax_programs import calls_of
 
     n, r = hvd.size(), hvd.rank()
-
-    def eight(x):
-        order = range(8) if r == 0 else reversed(range(8))
-        out = {i: hvd.allreduce(x + i, hvd.Sum, name=f"of.{i}") for i in order}
-        return jnp.stack([out[i] for i in range(8)])
-
-    # XLA runs programs with small buffers alone one call after the other: not those.
-    np.testing.assert_array_equal(jax.jit(eight)(jnp.zeros(4096))[:, 0], n * np.arange(8))
-
     inner = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum))
     program = jax.jit(lambda x: (inner(x), inner(x * 10), inner(x * 100)))
-    names = re.findall(r'name = "([^"]+)"', program.lower(jnp.float32(1)).as_text())
+    (names,) = calls_of(program, jnp.float32(1))
     assert len(set(names)) == 3 == len(names)
     for _ in range(20):
         assert [float(each) for each in program(jnp.float32(1))] == [n, 10 * n, 100 * n]
@@ -242,14 +235,32 @@ def test_a_lost_rank_is_unavailable_and_named():
 
 
 LEAVE = """
-import os, sys
+import os, sys, threading
 import jax, jax.numpy as jnp
 import rueda.jax as hvd
 hvd.init()
 of_rank_0 = hvd.broadcast_object(os.getpid(), 0)
 if hvd.rank() == 0:
     x = jnp.ones((500, 500))  # JAX waits for small computations itself
+    begun = threading.Semaphore(0)
+    kept = []
+
+    def wait(name, x):
+        pending = jax.jit(lambda x: hvd.allreduce(x @ x, name=name))(x)
+        begun.release()
+        try:
+            pending.block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            print("told:", str(error)[:9], flush=True)
+
+    def leave_behind():
+        kept.append(jax.jit(lambda x: hvd.allreduce(x @ x, name="left behind"))(x))
+        begun.release()
+
     pending = jax.jit(lambda x: hvd.allreduce(x @ x, name="alone"))(x)
+    threading.Thread(target=wait, args=("waited for", x), daemon=True).start()
+    threading.Thread(target=leave_behind).start()
+    begun.acquire(), begun.acquire()
     print("pending:", not pending.is_ready(), flush=True)
     sys.exit()
 from expect import eventually
@@ -257,10 +268,11 @@ eventually(lambda: not os.path.exists(f"/proc/{of_rank_0}"))
 """
 
 
-def test_a_process_ends_with_operations_under_way():
+def test_a_process_ends_with_operations_of_all_threads_under_way():
     env = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
     code, output = launch(2, [sys.executable, "-c", LEAVE], env)
     assert code == 0 and "pending: True" in output and "Traceback" not in output, output
+    assert "told: CANCELLED" in output, output
 
 
 def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():

@@ -21,13 +21,14 @@ constexpr double kHold = 0.005;
 
 std::chrono::nanoseconds hold() { return std::chrono::microseconds(5000); }
 
-PlannedTensor tensor(CacheId id, int64_t bytes = 100, std::string key = "f32") {
-  return {id, std::move(key), bytes};
+PlannedTensor tensor(CacheId id, int64_t bytes = 100, std::string key = "f32",
+                     int64_t bucket = 1000) {
+  return {id, std::move(key), bytes, bucket};
 }
 
 // A planner that has seen ids 0..count-1 go out once, in this order.
-BatchPlanner learnt(CacheId count, int64_t threshold = 1000) {
-  BatchPlanner planner(threshold, hold());
+BatchPlanner learnt(CacheId count) {
+  BatchPlanner planner(hold());
   for (CacheId id = 0; id < count; ++id) planner.note_sent(tensor(id));
   return planner;
 }
@@ -56,12 +57,12 @@ TEST_CASE("buckets are the same whichever tensor is ready first, and the first i
           "[planner]") {
   constexpr int64_t kBytes = 512 << 10;
   for (const CacheId first : {0U, 3U, 7U}) {
-    BatchPlanner planner(3 * kBytes, hold());
-    for (CacheId id = 0; id < 8; ++id) planner.note_sent(tensor(id, kBytes));
+    BatchPlanner planner(hold());
+    const auto part = [](CacheId id) { return tensor(id, kBytes, "f32", 3 * kBytes); };
+    for (CacheId id = 0; id < 8; ++id) planner.note_sent(part(id));
     Batches sent;
     for (CacheId i = 0; i < 8; ++i) {
-      for (Batch& batch : planner.on_ready(tensor((first + i) % 8, kBytes), at(0)))
-        sent.push_back(batch);
+      for (Batch& batch : planner.on_ready(part((first + i) % 8), at(0))) sent.push_back(batch);
     }
     std::sort(sent.begin(), sent.end());
     CHECK(sent == Batches{{0, 1}, {2, 3, 4}, {5, 6, 7}});
@@ -141,17 +142,18 @@ TEST_CASE("a member that never comes again is cut off when the others come round
 }
 
 TEST_CASE("without a hold nothing waits", "[planner]") {
-  BatchPlanner planner(1000, std::chrono::nanoseconds(0));
+  BatchPlanner planner(std::chrono::nanoseconds(0));
   for (const CacheId id : {0, 1}) planner.note_sent(tensor(id));
   CHECK(planner.on_ready(tensor(0), at(0)) == Batches{{0}});
   CHECK(planner.on_ready(tensor(1), at(0)) == Batches{{1}});
 }
 
-TEST_CASE("threshold and kind bound a batch; what never fuses goes alone", "[planner]") {
-  BatchPlanner planner(250, hold());
-  const std::vector<PlannedTensor> all = {
+TEST_CASE("bucket and kind bound a batch; what never fuses goes alone", "[planner]") {
+  BatchPlanner planner(hold());
+  std::vector<PlannedTensor> all = {
       tensor(0),       tensor(1),         tensor(2),        tensor(3, 100, "f16"),
       tensor(4, 9000), tensor(5, 10, ""), tensor(6, 10, "")};
+  for (auto& t : all) t.bucket = 250;
   for (const auto& t : all) planner.note_sent(t);
   Batches sent;
   for (const auto& t : all) {
@@ -233,7 +235,7 @@ struct History {
   static constexpr int64_t kThreshold = 1000;
   std::mt19937 random;
   std::vector<PlannedTensor> tensors;
-  BatchPlanner planner{kThreshold, hold()};
+  BatchPlanner planner{hold()};
   std::set<CacheId> ready;
   Batches round;
   double now = 0;

@@ -441,7 +441,7 @@ EXPORT ResultCode ncclCommSplit(ncclComm* handle, int color, int key, ncclComm**
     }
     if (!parent->aborted) parent->state = 0;
   });
-  return rueda::nccl::kInProgress;
+  return rueda::nccl::kSuccess;  // as NCCL 2.28 says it, with the split under way
 }
 // Since the process began: communicators made by an id; calls of split, and those that wanted no
 // part.

@@ -68,6 +68,9 @@ SETTINGS = (
         "bytes of the largest batch that is learnt from step to step (the first of a step: 1 MB); "
         "large enough that latency is below a tenth of the transfer, small enough to start early",
         unit="bytes", allowed=POSITIVE, agreed=True),
+    Setting("RUEDA_GPU_BUCKET_BYTES", "gpu_bucket_bytes", 24 * MIB, _BATCHES,
+        "the same of GPU tensors",
+        unit="bytes", allowed=POSITIVE, agreed=True),
     Setting("RUEDA_CHUNK_BYTES", "chunk_bytes", 256 * KIB, _BYTES,
         "bytes of one staging buffer of the shared-memory pipeline (a power of two, 4096 to 16777216)",
         unit="bytes", allowed=power_of_two(4 * KIB, 16 * MIB), agreed=True),

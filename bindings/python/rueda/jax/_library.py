@@ -15,6 +15,11 @@ jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_plugin.library.rueda_xla_
 attach = _plugin.attach
 
 
+def is_any_under_way():
+    """Are there operations, of all threads, that XLA waits for?"""
+    return _plugin.library.rueda_xla_under_way() != 0
+
+
 def _begin():
     """In a new world. What was traced in another one has its ranks and sizes in it."""
     if _plugin.used is not None:

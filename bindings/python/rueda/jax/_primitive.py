@@ -1,31 +1,24 @@
-"""The primitive behind all collectives: its shapes, names, derivatives and batches.
+"""The primitive behind all collectives: its shapes, derivatives and batches.
 
-Everything that is asked of ``jax._src`` is in this file. An equation has an effect of its own, which
-JAX neither drops nor orders: ranks match collectives by name. Names are made when a program is
-lowered, so a rank that only traces one changes nothing; each place in a program has its own, also
-where JAX would lower a function once for all its calls.
+An equation has an effect of its own, which JAX neither drops nor orders: ranks match collectives by
+name. `_merge` and `_lowering` make a program of XLA's of it.
 """
 
-import atexit
-import collections
 import dataclasses
 import functools
 
 import jax
 import numpy as np
 from jax import lax
-from jax._src import core, dispatch, effects
-from jax._src.interpreters import ad, batching, mlir
-from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 
 from rueda import _ffi
-from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.jax import _library
+from rueda.jax._internals import ad, batching, core, dispatch, effects
 
 LINEAR = (basics.Average, basics.Sum)
 _IN_PARTS = (_ffi.ALLGATHER, _ffi.ALLTOALL, _ffi.REDUCESCATTER)  # along the first dimension
-_WORDS = {
+WORDS = {
     _ffi.ALLREDUCE: "allreduce",
     _ffi.ALLGATHER: "allgather",
     _ffi.BROADCAST: "broadcast",
@@ -45,14 +38,17 @@ class Spec:
     size: int = 1  # members
     place: int = 0  # this rank's among them
     rank: int = 0  # of this process, in the job
+    world: int = 1  # the job's size
     prescale: float = 1.0
     postscale: float = 1.0
     name: "str | None" = None
+    is_derived: bool = False  # the name is made from one of the user's, and may be made again
 
     def but(self, suffix, **changes):
         """Another one that belongs to it: its name is this one's with the suffix."""
-        name = None if self.name is None else f"{self.name}.{suffix}"
-        return dataclasses.replace(self, name=name, **changes)
+        if self.name is None:
+            return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, name=f"{self.name}.{suffix}", is_derived=True, **changes)
 
     def rows(self, count):
         """First extent of the result."""
@@ -95,6 +91,11 @@ def _shapes(*arrays, spec):
     return results, {_EFFECT}
 
 
+def talks(thing):
+    """Has an equation, a Jaxpr, ... collectives in it?"""
+    return _EFFECT in (getattr(thing, "effects", None) or ())
+
+
 def collective(arrays, spec):
     """The results, of one operation or of a group that is ready together or not at all."""
     _library.attach()
@@ -110,7 +111,7 @@ def _jvp(arrays, tangents, *, spec):
         return results, [ad.Zero(core.typeof(each).to_tangent_aval()) for each in results]
     if spec.kind in (_ffi.ALLREDUCE, _ffi.REDUCESCATTER) and spec.op not in LINEAR:
         raise NotImplementedError(
-            f"rueda.jax: {_WORDS[spec.kind]} has derivatives with op=Average and op=Sum only; "
+            f"rueda.jax: {WORDS[spec.kind]} has derivatives with op=Average and op=Sum only; "
             "use lax.stop_gradient where none is wanted"
         )
     moving = [i for i, each in enumerate(arrays) if jax.numpy.issubdtype(each.dtype, np.inexact)]
@@ -167,6 +168,11 @@ def _gradients(grads, shapes, spec):
 
 def _batch(arrays, dims, *, spec):
     """A batch travels whole, in one operation."""
+    if spec.op == basics.Adasum:
+        raise NotImplementedError(
+            "rueda.jax: vmap would make one vector of a batch, which Adasum takes as a whole; call it "
+            "outside of vmap, or use lax.map, which sends one after the other"
+        )
     to = 1 if spec.kind in _IN_PARTS else 0
     moved = [
         each if dim is None else jax.numpy.moveaxis(each, dim, to)
@@ -177,109 +183,3 @@ def _batch(arrays, dims, *, spec):
 
 
 batching.primitive_batchers[collective_p] = _batch
-
-
-# Lowering.
-
-
-class _Lowered(dict):
-    """What a program's lowering has made once and may use again: nothing that talks to other ranks.
-
-    Two calls of one function are two places, whose collectives have different names.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-        self.unnamed = collections.Counter()
-
-    def __setitem__(self, key, value):
-        if not _talks(key):
-            super().__setitem__(key, value)
-
-
-def _talks(key):
-    parts = (key, *key) if isinstance(key, tuple) else (key,)
-    return any(_EFFECT in (getattr(part, "effects", None) or ()) for part in parts)
-
-
-def _follow_lowerings(init):
-    @functools.wraps(init)
-    def made(self, *args, **kwargs):
-        for name in ("lowering_cache", "cached_primitive_lowerings"):
-            if kwargs.get(name) is None:
-                kwargs[name] = _Lowered()
-        init(self, *args, **kwargs)
-
-    return made
-
-
-mlir.ModuleContext.__init__ = _follow_lowerings(mlir.ModuleContext.__init__)
-
-
-def _name(ctx, spec):
-    """One that no other place of this program has, the same on all ranks."""
-    program = ctx.module_context.lowering_cache
-    if spec.name is None:
-        module = ctx.module_context.module.operation.attributes["sym_name"].value
-        shapes = ",".join(
-            f"{each.dtype}[{'x'.join(map(str, each.shape))}]" for each in ctx.avals_in[:3]
-        )
-        key = f"jax.{module}.{_WORDS[spec.kind]}.{shapes}"
-        program.unnamed[key] += 1
-        return f"{key}.{program.unnamed[key]}"
-    name = spec.name
-    if "rematted_computation" in str(ctx.name_stack):  # jax.checkpoint does it once more
-        name += ".again"
-    if name in program.names:
-        raise ValueError(
-            f"rueda.jax: the name {name!r} stands twice in one program; give each place its own, or none"
-        )
-    program.names.add(name)
-    return name
-
-
-def _require_one_device(context):
-    axes = context.axis_context
-    if isinstance(axes, ShardingContext) and axes.num_devices > 1:
-        raise ValueError(
-            f"rueda.jax: this computation is spread over {axes.num_devices} devices, and a rank has one "
-            "for collectives: call them outside of it, or within jax.shard_map"
-        )
-    if isinstance(axes, SPMDAxisContext):
-        mine = [d for d in axes.mesh.devices.flat if d.process_index == jax.process_index()]
-        if len(mine) > 1:
-            raise ValueError(
-                f"rueda.jax: this computation is spread over {len(mine)} devices of this process, and a "
-                "rank has one for collectives: start a rank for each device"
-            )
-
-
-def _lower(ctx, *operands, spec):
-    _require_one_device(ctx.module_context)
-    rule = jax.ffi.build_ffi_lowering_function(_library.TARGET, has_side_effect=True)
-    call = rule(
-        ctx,
-        *operands,
-        kind=np.int32(spec.kind),
-        op=np.int32(spec.op),
-        root=np.int32(spec.root),
-        process_set=np.int32(spec.process_set),
-        prescale=np.float64(spec.prescale),
-        postscale=np.float64(spec.postscale),
-        name=_name(ctx, spec),
-    )
-    return call.results
-
-
-mlir.register_lowering(collective_p, _lower, platform="cpu", cacheable=False)
-
-
-@atexit.register
-def _leave():
-    """Before JAX waits for computations that are under way: they end, with errors that nobody wants."""
-    runtime.shutdown()
-    try:
-        dispatch.runtime_tokens.block_until_ready()
-    except jax.errors.JaxRuntimeError:
-        dispatch.runtime_tokens.clear()

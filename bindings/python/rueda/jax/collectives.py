@@ -29,6 +29,7 @@ def _spec(kind, process_set, name, **fields):
         size=process_set.size(),
         place=process_set.rank(),
         rank=place.rank,
+        world=place.size,
         name=name,
         **fields,
     )
@@ -138,11 +139,23 @@ def allgather(x, *, name=None, process_set=global_process_set):
     leaves, form = jax.tree.flatten(x)
     if any(isinstance(each, jax.core.Tracer) for each in leaves):
         return _run("allgather", x, spec)
-    sizes = np.array([jnp.shape(each)[0] if jnp.ndim(each) else -1 for each in leaves], np.int64)
-    if not len(sizes):
+    if not leaves:
         return x
+    # What one rank alone cannot send is an error on all: nobody waits for it.
+    wrong = None
+    try:
+        for each in leaves:
+            _check("allgather", jnp.asarray(each), spec)
+    except ValueError as error:
+        wrong = error
+    sizes = [-1 if wrong else jnp.shape(each)[0] for each in leaves]
     named = None if name is None else name + ".rows"
-    rows = _array_collectives.allgather(sizes[None], named, process_set)
+    rows = _array_collectives.allgather(np.array([sizes], np.int64), named, process_set)
+    if wrong:
+        raise wrong
+    failed = [process_set.ranks[place] for place, each in enumerate(rows) if each[0] < 0]
+    if failed:
+        raise ValueError(f"allgather: rank {failed[0]} has given what cannot be sent; its error says why")
     if (rows == rows[0]).all():
         return _run("allgather", x, spec)
     # Each pads its rows to the longest, and all cut what came.
@@ -150,7 +163,6 @@ def allgather(x, *, name=None, process_set=global_process_set):
     padded = []
     for each, most in zip(leaves, longest):
         each = jnp.asarray(each)
-        _check("allgather", each, spec)
         padded.append(jnp.pad(each, [(0, int(most) - each.shape[0])] + [(0, 0)] * (each.ndim - 1)))
     results = []
     for i, each in enumerate(_run("allgather", padded, spec)):

@@ -13,8 +13,13 @@ from rueda.jax.compression import Compression
 
 def _reduce(grads, op, compression, process_set):
     leaves, form = jax.tree.flatten(grads)
-    reduced = compressed_group(allreduce, compression, leaves, op=op, process_set=process_set)
-    return jax.tree.unflatten(form, reduced)
+    # Those of whole numbers (allow_int) are of a type without values.
+    moved = [i for i, each in enumerate(leaves) if getattr(each, "dtype", None) != jax.dtypes.float0]
+    sent = [leaves[i] for i in moved]
+    reduced = compressed_group(allreduce, compression, sent, op=op, process_set=process_set)
+    for i, each in zip(moved, reduced):
+        leaves[i] = each
+    return jax.tree.unflatten(form, leaves)
 
 
 def DistributedOptimizer(

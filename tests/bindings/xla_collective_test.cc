@@ -1,0 +1,302 @@
+// librueda_xla.so between an XLA and a librueda that this test plays: what it starts, when it
+// completes a call, and as what.
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bindings/xla/vendor/xla_ffi_c_api.inc"
+#include "rueda/rueda.h"
+
+struct rueda_context {
+  int32_t rank;
+  int32_t size;
+};
+
+struct rueda_request {
+  std::string name;
+  rueda_context* context;
+  void (*callback)(void*) = nullptr;
+  void* user = nullptr;
+  bool ended = false;
+  int32_t code = RUEDA_OK;
+  std::string text;
+};
+
+struct XLA_FFI_Future {
+  bool completed = false;
+  std::string error;
+};
+struct XLA_FFI_Error {
+  std::string text;
+};
+
+namespace {
+
+std::mutex mutex;
+std::condition_variable changed;
+std::vector<std::shared_ptr<rueda_request>> started;  // not released yet
+std::vector<std::string> order;                       // in which they were
+bool out_of_memory = false;                           // rueda_request_on_end fails
+
+template <typename Condition>
+void wait_until(Condition condition) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, condition);
+}
+
+std::shared_ptr<rueda_request> find(const std::string& name) {
+  for (const auto& each : started)
+    if (each->name == name && !each->ended) return each;
+  return nullptr;
+}
+
+void end(const std::string& name, int32_t code = RUEDA_OK, const std::string& text = "") {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] {
+    const auto request = find(name);
+    return request != nullptr && (out_of_memory || request->callback != nullptr);
+  });
+  const auto request = find(name);
+  request->ended = true;
+  request->code = code;
+  request->text = text;
+  changed.notify_all();
+  lock.unlock();
+  if (request->callback != nullptr) request->callback(request->user);
+}
+
+XLA_FFI_Error* create(XLA_FFI_Future_Create_Args* args) {
+  args->future = new XLA_FFI_Future;
+  return nullptr;
+}
+
+XLA_FFI_Error* complete(XLA_FFI_Future* future, const std::string& error) {
+  std::lock_guard lock(mutex);
+  CHECK_FALSE(future->completed);
+  future->completed = true;
+  future->error = error;
+  changed.notify_all();
+  return nullptr;
+}
+
+XLA_FFI_Error* set_available(XLA_FFI_Future_SetAvailable_Args* args) {
+  return complete(args->future, "");
+}
+
+XLA_FFI_Error* set_error(XLA_FFI_Future_SetError_Args* args) {
+  const std::unique_ptr<XLA_FFI_Error> error(args->error);
+  return complete(args->future, error->text);
+}
+
+XLA_FFI_Error* make_error(XLA_FFI_Error_Create_Args* args) {
+  return new XLA_FFI_Error{std::to_string(args->errc) + ": " + args->message};
+}
+
+}  // namespace
+
+extern "C" {
+XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame);
+void rueda_xla_use(rueda_context* context);
+
+rueda_context* rueda_context_retain(rueda_context* context) { return context; }
+void rueda_context_release(rueda_context*) {}
+int32_t rueda_rank(const rueda_context* context) { return context->rank; }
+int32_t rueda_size(const rueda_context* context) { return context->size; }
+
+int32_t rueda_start(rueda_context* context, const rueda_op* ops, size_t count, int32_t group,
+                    rueda_request** requests, rueda_error*) {
+  std::lock_guard lock(mutex);
+  CHECK(group == (count > 1 ? 1 : 0));
+  for (size_t i = 0; i < count; ++i) {
+    started.push_back(std::make_shared<rueda_request>(rueda_request{ops[i].name, context}));
+    order.push_back(ops[i].name);
+    requests[i] = started.back().get();
+  }
+  changed.notify_all();
+  return RUEDA_OK;
+}
+
+int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void*), void* user,
+                             rueda_error*) {
+  std::lock_guard lock(mutex);
+  if (out_of_memory) return RUEDA_RESOURCE_EXHAUSTED;
+  request->callback = callback;
+  request->user = user;
+  changed.notify_all();
+  return RUEDA_OK;
+}
+
+int32_t rueda_request_wait(rueda_request* request, double, rueda_error* error) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return request->ended; });
+  if (error != nullptr) error->message[request->text.copy(error->message, 2000)] = 0;
+  return request->code;
+}
+
+void rueda_request_release(rueda_request* request) {
+  std::lock_guard lock(mutex);
+  for (auto at = started.begin(); at != started.end(); ++at) {
+    if (at->get() != request) continue;
+    started.erase(at);
+    return;
+  }
+}
+}
+
+namespace {
+
+rueda_context first{0, 2};
+rueda_context second{0, 2};
+rueda_context third{0, 3};
+
+// A call of XLA with float32 scalars; members as in the attribute.
+class Call {
+ public:
+  Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2)
+      : members_(std::move(members)), rank_(rank), size_(size) {
+    api_.XLA_FFI_Error_Create = make_error;
+    api_.XLA_FFI_Future_Create = create;
+    api_.XLA_FFI_Future_SetAvailable = set_available;
+    api_.XLA_FFI_Future_SetError = set_error;
+    buffer_.dtype = XLA_FFI_DataType_F32;
+    buffer_.data = &value_;
+    buffers_.assign(static_cast<size_t>(arrays), &buffer_);
+    frame_.api = &api_;
+    frame_.args.size = frame_.rets.size = arrays;
+    frame_.args.args = frame_.rets.rets = buffers_.data();
+    frame_.attrs.size = 3;
+    frame_.attrs.names = names_;
+    frame_.attrs.types = types_;
+    frame_.attrs.attrs = values_;
+    error_.reset(rueda_xla_collective(&frame_));
+  }
+
+  ~Call() { delete frame_.future; }  // which has completed
+
+  bool is_completed() const {
+    std::lock_guard lock(mutex);
+    return frame_.future->completed;
+  }
+
+  // The error's text; "" if it went well.
+  std::string outcome() {
+    if (error_ != nullptr) return error_->text;
+    wait_until([this] { return frame_.future->completed; });
+    return frame_.future->error;
+  }
+
+ private:
+  std::string members_;
+  int32_t rank_;
+  int32_t size_;
+  float value_ = 1;
+  XLA_FFI_Api api_{};
+  XLA_FFI_Buffer buffer_{};
+  std::vector<void*> buffers_;
+  XLA_FFI_ByteSpan spans_[3] = {{"members", 7}, {"rank", 4}, {"size", 4}};
+  XLA_FFI_ByteSpan* names_[3] = {&spans_[0], &spans_[1], &spans_[2]};
+  XLA_FFI_AttrType types_[3] = {XLA_FFI_AttrType_STRING, XLA_FFI_AttrType_SCALAR,
+                                XLA_FFI_AttrType_SCALAR};
+  XLA_FFI_ByteSpan text_ = {members_.data(), members_.size()};
+  XLA_FFI_Scalar numbers_[2] = {{XLA_FFI_DataType_S32, &rank_}, {XLA_FFI_DataType_S32, &size_}};
+  void* values_[3] = {&text_, &numbers_[0], &numbers_[1]};
+  XLA_FFI_CallFrame frame_{};
+  std::unique_ptr<XLA_FFI_Error> error_;
+};
+
+// A sum of `count` arrays.
+std::string member(int count, const std::string& name) {
+  return std::to_string(count) + " 0 1 0 0 4607182418800017408 4607182418800017408 " +
+         std::to_string(name.size()) + " " + name + "\n";
+}
+
+// Everything that had ended before has been completed.
+void let_all_complete() {
+  Call call(1, member(1, "other"));
+  end("other");
+  REQUIRE(call.outcome().empty());
+}
+
+}  // namespace
+
+TEST_CASE("a call starts all its members and ends with the last of them") {
+  rueda_xla_use(&first);
+  order.clear();
+  Call call(4, member(1, "a") + member(2, "b\n7 ") + member(1, "c"));
+  CHECK(order == std::vector<std::string>{"a", "b\n7 .0", "b\n7 .1", "c"});
+  end("c");
+  end("a");
+  end("b\n7 .1");
+  let_all_complete();
+  CHECK_FALSE(call.is_completed());
+  end("b\n7 .0");
+  CHECK(call.outcome().empty());
+}
+
+TEST_CASE("the first error is the call's, once all its members have ended") {
+  rueda_xla_use(&first);
+  Call call(3, member(1, "a") + member(1, "b") + member(1, "c"));
+  end("b", RUEDA_UNAVAILABLE, "rank 1 was lost");
+  end("c", RUEDA_INTERNAL, "another");
+  let_all_complete();
+  CHECK_FALSE(call.is_completed());
+  end("a");
+  CHECK(call.outcome() == "14: rank 1 was lost");
+}
+
+TEST_CASE("a member waits for its name, the others of its call do not") {
+  rueda_xla_use(&first);
+  Call one(1, member(1, "a"));
+  order.clear();
+  Call two(2, member(1, "a") + member(1, "b"));
+  CHECK(order == std::vector<std::string>{"b"});
+  rueda_xla_use(&second);  // a new job: what waits is of the old one
+  end("a");
+  CHECK(one.outcome().empty());
+  wait_until([] { return find("a") != nullptr; });
+  {
+    std::lock_guard lock(mutex);
+    CHECK(find("a")->context == &first);
+  }
+  end("b");
+  end("a");
+  CHECK(two.outcome().empty());
+}
+
+TEST_CASE("what was lowered for another place in the job starts nothing") {
+  rueda_xla_use(&third);
+  order.clear();
+  Call call(1, member(1, "a"));
+  CHECK(call.outcome() ==
+        "9: 'a': this program was lowered for rank 0 of 2, and this process is rank 0 of 3 now: "
+        "lower it again");
+  CHECK(order.empty());
+}
+
+TEST_CASE("an end that cannot be told is waited for") {
+  rueda_xla_use(&first);
+  {
+    std::lock_guard lock(mutex);
+    out_of_memory = true;
+  }
+  std::thread other([] { end("a", RUEDA_INTERNAL, "how it ended"); });
+  Call call(1, member(1, "a"));
+  CHECK(call.outcome() == "13: how it ended");
+  other.join();
+  std::lock_guard lock(mutex);
+  out_of_memory = false;
+}
+
+TEST_CASE("members that cannot be read are an error at the call") {
+  for (const std::string& each : {std::string("x"), std::string("1 0 1\n"), member(3, "a"),
+                                  member(1, "a").substr(0, 40), member(1, "a") + "1 "}) {
+    Call call(2, each);
+    CHECK(call.outcome().find("12: rueda: the attribute 'members'") == 0);
+  }
+}
