@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/xla/calls.h"
+#include "bindings/xla/joint.h"
 
 namespace rueda::xla {
 namespace {
@@ -130,13 +130,13 @@ class MemberReader {
 // Operations of one member, from the buffers that begin with `first`; an error's text if they
 // cannot be.
 const char* read_member(const XLA_FFI_CallFrame& frame, MemberReader* reader, size_t* first,
-                        Call* call) {
+                        Member* call) {
   rueda_op like = RUEDA_OP_INIT;
   size_t count;
   if (!reader->number(&count) || !reader->number(&like.kind) || !reader->number(&like.reduce_op) ||
       !reader->number(&like.root) || !reader->number(&like.process_set) ||
       !reader->real(&like.prescale) || !reader->real(&like.postscale) ||
-      !reader->name(&call->name) || count > static_cast<size_t>(frame.args.size) - *first) {
+      !reader->name(&call->queue) || count > static_cast<size_t>(frame.args.size) - *first) {
     return "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
   }
   call->names.resize(count);
@@ -149,7 +149,7 @@ const char* read_member(const XLA_FFI_CallFrame& frame, MemberReader* reader, si
     std::vector<int64_t>& shape = call->shapes[i];
     shape.assign(input.dims, input.dims + input.rank);
     if (form.parts > 1) shape.push_back(form.parts);
-    call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
+    call->names[i] = count == 1 ? call->queue : call->queue + "." + std::to_string(i);
     rueda_op op = like;
     op.dtype = form.dtype;
     op.name = call->names[i].c_str();
@@ -178,9 +178,9 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   joint->rank = attributes.number<int32_t>("rank", -1);
   joint->size = attributes.number<int32_t>("size", -1);
   MemberReader reader(attributes.text("members"));
-  std::vector<std::unique_ptr<Call>> members;
+  std::vector<std::unique_ptr<Member>> members;
   for (size_t first = 0; !reader.is_at_end();) {
-    members.push_back(std::make_unique<Call>());
+    members.push_back(std::make_unique<Member>());
     members.back()->joint = joint;
     if (const char* problem = read_member(*frame, &reader, &first, members.back().get()))
       return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
@@ -189,7 +189,7 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
   joint->future = frame->future = args.future;
   joint->left = members.size();
-  for (auto& each : members) Calls::instance().submit(std::move(each));
+  for (auto& each : members) calls::Calls::instance().submit(std::move(each));
   return nullptr;
 }
 
@@ -203,11 +203,13 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 }
 
 // The context that calls use from now on; NULL: none.
-RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::xla::Calls::instance().use(context); }
+RUEDA_API void rueda_xla_use(rueda_context* context) {
+  rueda::calls::Calls::instance().use(context);
+}
 
 // 1 while calls have not ended.
 RUEDA_API int32_t rueda_xla_under_way(void) {
-  return rueda::xla::Calls::instance().is_any_under_way() ? 1 : 0;
+  return rueda::calls::Calls::instance().is_any_under_way() ? 1 : 0;
 }
 
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }
