@@ -28,7 +28,7 @@ PROCESSES, OUTPUT, REPORTS = "launcher/processes", "launcher/output", "launcher/
 HOSTS, AGENT, CONTROLLER, MPI = "launcher/hosts", "launcher/agent", "launcher/controller", "launcher/mpi"
 DECIDER = "launcher/membership"
 ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/c"
-XLA = "bindings/xla"
+XLA, TENSORFLOW, CALLS = "bindings/xla", "bindings/tensorflow", "bindings/calls"
 
 COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
 OBSERVE = {COUNTERS, FLIGHT, LIFE, TIMELINE}
@@ -62,7 +62,10 @@ ARROWS: Dict[str, Set[str]] = {
     ABI: set(),
     COMPOSITION: {ABI, PROTO, ATTENTION} | COLLECTIVES | RUNTIME,
     CPP: {ABI},
-    XLA: {ABI},
+    # Frameworks: they know the ABI, and share what tells them of the end of operations.
+    CALLS: {ABI},
+    XLA: {ABI, CALLS},
+    TENSORFLOW: {ABI, CALLS},
     # The launcher: rooms, and above them the programs. The agent and the controller meet by messages only.
     COMMAND: BELOW_LAUNCHER | {BINDING},
     BINDING: BELOW_LAUNCHER,
@@ -82,7 +85,7 @@ ARROWS: Dict[str, Set[str]] = {
     "bindings/python/rueda/templates": {ABI, CPP},
     "tests/consumer": {ABI, CPP},
     # Tests may look at everything; no layer may look at tests.
-    "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION, XLA} | ROOMS | COLLECTIVES | RUNTIME,
+    "tests": {PROTO, ATTENTION, LAUNCHER, TOOLS, ABI, CPP, COMPOSITION, XLA, CALLS} | ROOMS | COLLECTIVES | RUNTIME,
 }
 # Folders that are on the include path of those who use them: "rueda/rueda.h" lies below these.
 INCLUDE_ROOTS = (ABI, CPP)

@@ -3,6 +3,7 @@
 
 #include "attention/cuda/backward.h"
 #include "attention/cuda/forward.h"
+#include "attention/cuda/merge.h"
 
 namespace rueda::attention::cuda {
 namespace {
@@ -68,41 +69,49 @@ int backward_keys(const Call* call, void* stream) {
 constexpr int kMergeWarps = 8;
 
 // A warp to a row and head.
-template <typename Element>
+template <typename Element, bool kMerges>
 __global__ void __launch_bounds__(kMergeWarps * 32)
-    merge_rows(const __grid_constant__ MergeCall call) {
+    add_rows(const __grid_constant__ MergeCall call) {
   const int64_t job = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;
   if (job >= call.batches * call.rows * call.heads) return;
   const int lane = threadIdx.x % 32;
   const int64_t head = job % call.heads, row = job / call.heads % call.rows,
                 batch = job / call.heads / call.rows;
-  const Merged merged = merge_part<Element>(call, batch, row, head, lane, 32);
-  __syncwarp();
-  if (lane == 0) merge_end(call, batch, row, head, merged);
+  if constexpr (kMerges) {
+    const Merged merged = merge_part<Element>(call, batch, row, head, lane, 32);
+    __syncwarp();
+    if (lane == 0) merge_end(call, batch, row, head, merged);
+  } else {
+    add_part<Element>(call, batch, row, head, lane, 32);
+  }
 }
 
-int merge(const MergeCall* call, void* stream) {
-  const int64_t jobs = call->batches * call->rows * call->heads;
+template <bool kMerges>
+int launch_rows(const MergeCall& call, void* stream) {
+  const int64_t jobs = call.batches * call.rows * call.heads;
   if (jobs == 0) return 0;
   const int64_t blocks = (jobs + kMergeWarps - 1) / kMergeWarps;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const auto to = static_cast<cudaStream_t>(stream);
   const auto grid = static_cast<unsigned>(blocks);
-  switch (call->format) {
-    case Format::kFloat32: merge_rows<float><<<grid, kMergeWarps * 32, 0, to>>>(*call); break;
-    case Format::kFloat16: merge_rows<Half><<<grid, kMergeWarps * 32, 0, to>>>(*call); break;
-    case Format::kBFloat16: merge_rows<Brain><<<grid, kMergeWarps * 32, 0, to>>>(*call); break;
+  constexpr int kBlock = kMergeWarps * 32;
+  switch (call.format) {
+    case Format::kFloat32: add_rows<float, kMerges><<<grid, kBlock, 0, to>>>(call); break;
+    case Format::kFloat16: add_rows<Half, kMerges><<<grid, kBlock, 0, to>>>(call); break;
+    case Format::kBFloat16: add_rows<Brain, kMerges><<<grid, kBlock, 0, to>>>(call); break;
     default: return cudaErrorInvalidValue;
   }
   return cudaGetLastError();
 }
+int merge(const MergeCall* call, void* stream) { return launch_rows<true>(*call, stream); }
+int add(const MergeCall* call, void* stream) { return launch_rows<false>(*call, stream); }
 
 int32_t block_rows(int32_t head_dim, int32_t backward) { return rows_for(head_dim, backward != 0); }
 
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
 const AttentionFunctions functions = {kAttentionVersion, block_rows, forward, backward_queries,
-                                      backward_keys,     merge,      explain};
+                                      backward_keys,     merge,      add,     explain};
 
 }  // namespace
 }  // namespace rueda::attention::cuda

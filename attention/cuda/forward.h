@@ -110,31 +110,4 @@ struct Forward {
   }
 };
 
-// A library's result for one row and head added to its partial sums by `lanes` threads, of which
-// this is the lane-th: one read of out, one read and write of acc. Gives (m, sum) to store when all
-// lanes are through.
-struct Merged {
-  float m, sum;
-};
-template <typename Element>
-RUEDA_DEVICE Merged merge_part(const MergeCall& call, int64_t batch, int64_t row, int64_t head,
-                               int lane, int lanes) {
-  const RowRun own = {row, 1, 1};
-  const float before = *number(call.m, batch, head, own, 0),
-              lse = *number(call.lse, batch, head, own, 0);
-  const float now = fmaxf(before, lse);
-  const float keep = exp_from(before, now), take = exp_from(lse, now);
-  float* const acc = number(call.acc, batch, head, own, 0);
-  const Element* const out = static_cast<const Element*>(call.out.data) + batch * call.out.batch +
-                             row * call.out.row + head * call.out.head;
-  for (int x = lane; x < call.head_dim; x += lanes) acc[x] = acc[x] * keep + widen(out[x]) * take;
-  return {now, *number(call.sums, batch, head, own, 0) * keep + take};
-}
-RUEDA_DEVICE void merge_end(const MergeCall& call, int64_t batch, int64_t row, int64_t head,
-                            Merged merged) {
-  const RowRun own = {row, 1, 1};
-  *number(call.m, batch, head, own, 0) = merged.m;
-  *number(call.sums, batch, head, own, 0) = merged.sum;
-}
-
 }  // namespace rueda::attention::cuda

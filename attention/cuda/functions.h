@@ -12,7 +12,7 @@
 
 namespace rueda::attention::cuda {
 
-inline constexpr uint32_t kAttentionVersion = 1;
+inline constexpr uint32_t kAttentionVersion = 2;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
@@ -65,7 +65,7 @@ struct MergeCall {
   Format format; /* of out */
   int32_t head_dim;
   int64_t batches, rows, heads;
-  Strided acc, m, sums, out, lse;
+  Strided acc, m, sums, out, lse; /* acc, m, sums, lse: float32 */
 };
 
 struct AttentionFunctions {
@@ -76,6 +76,7 @@ struct AttentionFunctions {
   int (*backward_queries)(const Call* call, void* stream); /* dq */
   int (*backward_keys)(const Call* call, void* stream);    /* dk, dv */
   int (*merge)(const MergeCall* call, void* stream);
+  int (*add)(const MergeCall* call, void* stream); /* acc += out alone */
   const char* (*explain)(int error);
 };
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/xla/calls.h"
+#include "bindings/xla/joint.h"
 
 namespace rueda::xla {
 namespace {
@@ -147,13 +147,13 @@ class Buffers {
 };
 
 // Operations of one member, from the next buffers; an error's text if they cannot be.
-const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs, Call* call) {
+const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs, Member* call) {
   rueda_op like = RUEDA_OP_INIT;
   size_t count;
   if (!reader->number(&count) || !reader->number(&like.kind) || !reader->number(&like.reduce_op) ||
       !reader->number(&like.root) || !reader->number(&like.peer) || !reader->number(&like.tag) ||
       !reader->number(&like.process_set) || !reader->real(&like.prescale) ||
-      !reader->real(&like.postscale) || !reader->name(&call->name)) {
+      !reader->real(&like.postscale) || !reader->name(&call->queue)) {
     return kNotUnderstood;
   }
   const bool has_input = like.kind != RUEDA_RECV && like.kind != RUEDA_BARRIER;
@@ -164,7 +164,7 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
   call->shapes.resize(count);
   for (size_t i = 0; i < count; ++i) {
     rueda_op op = like;
-    call->names[i] = count == 1 ? call->name : call->name + "." + std::to_string(i);
+    call->names[i] = count == 1 ? call->queue : call->queue + "." + std::to_string(i);
     op.name = call->names[i].c_str();
     const XLA_FFI_Buffer* input = has_input ? inputs->next() : nullptr;
     const XLA_FFI_Buffer* output = has_output ? outputs->next() : nullptr;
@@ -200,11 +200,11 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   joint->rank = attributes.number<int32_t>("rank", -1);
   joint->size = attributes.number<int32_t>("size", -1);
   MemberReader reader(attributes.text("members"));
-  std::vector<std::unique_ptr<Call>> members;
+  std::vector<std::unique_ptr<Member>> members;
   Buffers inputs(frame->args.size, frame->args.args);
   Buffers outputs(frame->rets.size, frame->rets.rets);
   while (!reader.is_at_end()) {
-    members.push_back(std::make_unique<Call>());
+    members.push_back(std::make_unique<Member>());
     members.back()->joint = joint;
     if (const char* problem = read_member(&reader, &inputs, &outputs, members.back().get()))
       return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
@@ -213,7 +213,7 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
   joint->future = frame->future = args.future;
   joint->left = members.size();
-  for (auto& each : members) Calls::instance().submit(std::move(each));
+  for (auto& each : members) calls::Calls::instance().submit(std::move(each));
   return nullptr;
 }
 
@@ -227,11 +227,13 @@ RUEDA_API XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame) {
 }
 
 // The context that calls use from now on; NULL: none.
-RUEDA_API void rueda_xla_use(rueda_context* context) { rueda::xla::Calls::instance().use(context); }
+RUEDA_API void rueda_xla_use(rueda_context* context) {
+  rueda::calls::Calls::instance().use(context);
+}
 
 // 1 while calls have not ended.
 RUEDA_API int32_t rueda_xla_under_way(void) {
-  return rueda::xla::Calls::instance().is_any_under_way() ? 1 : 0;
+  return rueda::calls::Calls::instance().is_any_under_way() ? 1 : 0;
 }
 
 RUEDA_API uint32_t rueda_xla_abi_version(void) { return RUEDA_ABI_VERSION; }

@@ -4,6 +4,7 @@
 #   lib/librueda.so.2                            the library
 #   lib/librueda_mpi.so, lib/librueda_cuda.so    its plugins, where they were built
 #   lib/librueda_xla.so                          its operations as a custom call of XLA, for rueda.jax
+#   lib/librueda_tf.so                           its operations as ops of TensorFlow, for rueda.tensorflow
 #   share/                                       manual pages; completions for bash, zsh and fish
 #   include/rueda/                               rueda.h (C), rueda.hpp and its parts (C++20)
 #   lib/cmake/rueda/, lib/pkgconfig/rueda.pc     find_package(rueda) -> rueda::rueda; pkg-config rueda
@@ -27,6 +28,10 @@ if(TARGET rueda)
   if(TARGET rueda_xla)
     add_dependencies(rueda_product rueda_xla)
     install(TARGETS rueda_xla COMPONENT rueda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+  if(TARGET rueda_tf)
+    add_dependencies(rueda_product rueda_tf)
+    install(TARGETS rueda_tf COMPONENT rueda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
   if(TARGET rueda_cuda_kernels)
     add_dependencies(rueda_product rueda_cuda_kernels)

@@ -10,7 +10,7 @@ import torch
 from attention_oracle import LENGTH, blocks_of, causal, check, dense, dilated, error, inputs
 from rueda import _ffi
 from rueda.attention import device
-from rueda.attention.device import _kernels, _own, _pieces, _ring
+from rueda.attention.device import _kernels, _own, _partial, _pieces, _ring
 from worlds import ranks
 
 WORLD = "torch"
@@ -263,6 +263,25 @@ def test_ranks_of_a_job_pass_rows_by_collectives():
         assert request.done() and torch.equal(request.wait(), ra.ring_attention(q, k, v))
     finally:
         _ring._on_cpu = False
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim, begin", [(8, 0), (7, 0), (128, 0), (66, 0), (8, 1)])  # in fours, with a rest, out of step
+def test_a_librarys_results_are_added_row_by_row(dtype, dim, begin):
+    torch.manual_seed(2)
+    part = torch.randn(2, 5, 3, dim + begin).to(dtype)[..., begin:]
+    sums = (torch.randn(2, 5, 3, dim), torch.randn(2, 3, 5), torch.rand(2, 3, 5))
+    sums[0][0, 0, 0], sums[1][0, 0, 0], sums[2][0, 0, 0] = 0.0, -torch.inf, 0.0  # nothing so far
+    lse = torch.randn(2, 3, 5)
+    wanted = [x.clone() for x in sums]
+    _partial.add(wanted, (part.float(), lse, None))
+    total = sums[0] + part.float()
+    with using("cuda"):
+        added = sums[0].clone()
+        assert _own.add(added, part) and _own.merge(sums, part, lse)
+    assert torch.equal(added, total)
+    for mine, right in zip(sums, wanted):
+        assert torch.allclose(mine, right, rtol=1e-6, atol=1e-6)
 
 
 def test_the_kernel_that_was_asked_for_computes(kernel):

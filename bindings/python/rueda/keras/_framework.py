@@ -10,6 +10,13 @@ if BACKEND == "torch":
     def reduce_group(tensors, **options):
         return grouped_allreduce(tensors, **options)
 
+elif BACKEND == "tensorflow":
+    from rueda.tensorflow.compression import Compression  # noqa: F401
+    from rueda.tensorflow.mpi_ops import grouped_allreduce, init  # noqa: F401
+
+    def reduce_group(tensors, **options):
+        return grouped_allreduce(tensors, **options)
+
 elif BACKEND == "jax":
     from rueda._compression import compressed_group
     from rueda.jax import Compression, allreduce, init  # noqa: F401
@@ -18,10 +25,15 @@ elif BACKEND == "jax":
         return compressed_group(allreduce, compression, tensors, **options)
 
 
+def dense(tensor):
+    """A tensor, of what may be TensorFlow's IndexedSlices."""
+    return keras.ops.convert_to_tensor(tensor)
+
+
 def only_when(condition, function, tensors):
     """``function(tensors)`` where the condition holds in this step, else the tensors."""
-    if BACKEND == "torch":
-        return function(tensors)  # which runs a branch only if it is taken
+    if BACKEND != "jax":
+        return function(tensors)  # Keras calls it in a branch that is only taken then
     import jax
 
     return jax.lax.cond(condition, function, list, tensors)

@@ -4,7 +4,7 @@ Imported before all else of `rueda.keras`, whose modules would fail at some name
 """
 
 OLDEST = 3
-SERVED = ("jax", "torch")
+SERVED = ("jax", "tensorflow", "torch")
 
 try:
     import keras
@@ -22,6 +22,6 @@ if int(keras.__version__.split(".")[0]) < OLDEST:
     )
 if keras.backend.backend() not in SERVED:
     raise ImportError(
-        f"rueda.keras works on Keras's backends {' and '.join(SERVED)}, and this one is "
+        f"rueda.keras works on Keras's backends {', '.join(SERVED)}, and this one is "
         f"{keras.backend.backend()}: set KERAS_BACKEND before keras is imported"
     )

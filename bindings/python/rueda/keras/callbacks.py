@@ -43,8 +43,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         functions.broadcast_variables([v for v in variables if id(v) not in kept], self.root_rank)
 
     def on_train_begin(self, logs=None):
-        if not self.broadcast_done and self.model.built and self.model.optimizer.built:
-            self._broadcast()
+        if self.broadcast_done or not self.model.built:
+            return
+        if not self.model.optimizer.built:  # on TensorFlow Keras does it in the first batch
+            self.model.optimizer.build(self.model.trainable_variables)
+        self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None):
         if not self.broadcast_done:  # of a model that is built by its first batch

@@ -27,6 +27,7 @@ class _Reduction:
     process_set: ProcessSet
     local: list  # variables whose gradients stay this rank's
     scale_local: bool
+    as_dense: bool  # IndexedSlices of TensorFlow become tensors first
 
     def __call__(self, grads, variables=None):
         """The reduced gradients, None where there are none."""
@@ -36,7 +37,7 @@ class _Reduction:
         reduced = list(grads)
         if sent:
             results = _framework.reduce_group(
-                [grads[i] for i in sent],
+                [_framework.dense(grads[i]) if self.as_dense else grads[i] for i in sent],
                 op=self.op,
                 compression=self.compression,
                 prescale_factor=self.prescale,
@@ -48,7 +49,7 @@ class _Reduction:
         if self.scale_local:
             for i in mine:
                 if grads[i] is not None:
-                    reduced[i] = grads[i] / self.process_set.size()
+                    reduced[i] = _framework.dense(grads[i]) / self.process_set.size()
         return reduced
 
 
@@ -174,6 +175,7 @@ def PartialDistributedOptimizer(
         process_set=process_set,
         local=[v for layer in local_layers for v in layer.trainable_variables],
         scale_local=scale_local_gradients,
+        as_dense=sparse_as_dense or gradient_predivide_factor * sum_of_passes != 1.0,
     )
     return _wrap(optimizer, name, passes, reduction)
 
@@ -217,7 +219,9 @@ def DistributedOptimizer(
         Divide that sum by their number.
     process_set : ProcessSet
         The ranks that take part.
-    device_dense, device_sparse, sparse_as_dense, num_groups, groups, scale_local_gradients
+    sparse_as_dense : bool
+        On TensorFlow: gradients of embeddings become tensors first; else their rows are gathered.
+    device_dense, device_sparse, num_groups, groups, scale_local_gradients
         Horovod's; all gradients of a step are one group wherever they lie.
 
     Returns
@@ -234,6 +238,7 @@ def DistributedOptimizer(
         optimizer,
         name,
         compression=compression,
+        sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         op=op,
         backward_passes_per_step=backward_passes_per_step,

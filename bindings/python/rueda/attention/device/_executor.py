@@ -5,6 +5,8 @@ the gradients of rows that came go back as an exchange of their own and are adde
 rank goes through the same exchanges in the same order, also where it has nothing to send or receive. Sums are float32.
 """
 
+import functools
+
 import torch
 
 from rueda.attention.device._partial import Partial
@@ -157,14 +159,20 @@ class Rank:
     def backward(self, dout, dlse, q, k, v, out, lse, low, choose):
         """(dq, dk, dv), float32. Generator."""
         schedule = schedule_of(self.plan, True)
-        delta = (dout.float() * out.float()).sum(-1).transpose(1, 2)
-        if dlse is not None:
-            delta = delta - dlse
+        given, fold = dout, None
         if low is not None:
             # exp(s - lse - low) = exp(s - lse) * exp(-low): what follows from it carries the factor instead.
             fold = torch.exp(-low)
-            delta = delta * fold
             dout = (dout * fold.transpose(1, 2).unsqueeze(-1)).to(dout.dtype)
+
+        @functools.lru_cache(maxsize=None)
+        def delta():
+            """Only some kernels ask for it."""
+            found = (given.float() * out.float()).sum(-1).transpose(1, 2)
+            if dlse is not None:
+                found = found - dlse
+            return found if fold is None else found * fold
+
         dq, dk, dv = (torch.zeros_like(x, dtype=torch.float32) for x in (q, k, v))
 
         def compute(pieces, key_of):
@@ -175,20 +183,20 @@ class Rank:
                     grads = dq[:, :, q_heads], dkeys[:, :, kv_heads], dvalues[:, :, kv_heads]
                     choose.backward_own(
                         alike, dout[:, :, q_heads], q[:, :, q_heads], keys[:, :, kv_heads],
-                        values[:, :, kv_heads], lse[:, q_heads], delta[:, q_heads], self.scale, grads,
+                        values[:, :, kv_heads], lse[:, q_heads], delta()[:, q_heads], self.scale, grads,
                     )  # fmt: skip
             for piece in rest:
                 keys, values, dkeys, dvalues, first = key_of(piece)
                 rows, key_rows = _slice(piece.q), _slice(piece.k)
                 for kv_heads, q_heads in self.heads.of(piece.heads, first):
-                    grads = choose.backward(
-                        piece, dout[:, rows, q_heads], q[:, rows, q_heads],
-                        keys[:, key_rows, kv_heads], values[:, key_rows, kv_heads],
-                        out[:, rows, q_heads], lse[:, q_heads, rows], delta[:, q_heads, rows], self.scale,
+                    into = (
+                        dq[:, rows, q_heads], dkeys[:, key_rows, kv_heads], dvalues[:, key_rows, kv_heads],
                     )  # fmt: skip
-                    dq[:, rows, q_heads].add_(grads[0])
-                    dkeys[:, key_rows, kv_heads].add_(grads[1])
-                    dvalues[:, key_rows, kv_heads].add_(grads[2])
+                    choose.backward(
+                        piece, into, dout[:, rows, q_heads], q[:, rows, q_heads],
+                        keys[:, key_rows, kv_heads], values[:, key_rows, kv_heads], out[:, rows, q_heads],
+                        lse[:, q_heads, rows], lambda: delta()[:, q_heads, rows], self.scale,
+                    )  # fmt: skip
 
         answers, shapes = {}, {}
         for key, (_, sets) in schedule.sends.items():

@@ -100,12 +100,16 @@ class Chosen:
         if not (self.own_merge and _own.merge(into, out, lse)):
             _partial.add(into, (out, lse, None))
 
-    def backward(self, piece, dout, q, k, v, out, lse, delta, scale):
-        """dq, dk, dv of a piece, in any floating-point dtype."""
+    def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale):
+        """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads. delta(): asked for where needed."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
-            return kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place)
-        return kernel.backward(dout, q, k, v, out, lse, scale, causal)
+            parts = kernel.backward(dout, q, k, v, lse, delta(), scale, causal, piece.place)
+        else:
+            parts = kernel.backward(dout, q, k, v, out, lse, scale, causal)
+        for into, part in zip(grads, parts):
+            if not (self.own_merge and _own.add(into, part)):
+                into.add_(part)
 
     def forward_own(self, pieces, into, q, k, v, scale):
         """Many pieces of the same heads, whose rows are those of the tensors."""

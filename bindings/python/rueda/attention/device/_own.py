@@ -9,7 +9,7 @@ import torch
 from rueda import _ffi
 from rueda.attention.device._pieces import CAUSAL, FULL
 
-_VERSION = 1
+_VERSION = 2
 _ALL = 1 << 60
 _ITEM = 6  # numbers of an item
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -39,6 +39,7 @@ class _MergeCall(ctypes.Structure):
 
 
 _PASS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Call), ctypes.c_void_p)
+_ROWS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_MergeCall), ctypes.c_void_p)
 
 
 class _Functions(ctypes.Structure):
@@ -46,7 +47,7 @@ class _Functions(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("block_rows", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
         ("forward", _PASS), ("backward_queries", _PASS), ("backward_keys", _PASS),
-        ("merge", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_MergeCall), ctypes.c_void_p)),
+        ("merge", _ROWS), ("add", _ROWS),
         ("explain", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)),
     ]  # fmt: skip
 
@@ -186,16 +187,29 @@ class Own:
         self._run(own.backward_keys, call, q, pieces, True, most)
 
 
+def _rows(acc, out, **more):
+    return _MergeCall(
+        format=_FORMATS[out.dtype], head_dim=out.shape[3], batches=out.shape[0], rows=out.shape[1],
+        heads=out.shape[2], acc=_wide(acc), out=_wide(out), **more,
+    )  # fmt: skip
+
+
 def merge(into, out, lse):
     """A library's result added to partial sums in one pass over them; False where there is no such kernel."""
     own = functions()[0]
     if own is None or out.dtype not in _FORMATS:
         return False
     out = _dense(out)
-    call = _MergeCall(
-        format=_FORMATS[out.dtype], head_dim=out.shape[3], batches=out.shape[0], rows=out.shape[1],
-        heads=out.shape[2], acc=_wide(into[0]), m=_thin(into[1]), sums=_thin(into[2]), out=_wide(out),
-        lse=_thin(lse),
-    )  # fmt: skip
+    call = _rows(into[0], out, m=_thin(into[1]), sums=_thin(into[2]), lse=_thin(lse))
     _launch(own.merge, call, out, "merging")
+    return True
+
+
+def add(into, part):
+    """A library's gradient added to a float32 sum in one pass; False where there is no such kernel."""
+    own = functions()[0]
+    if own is None or part.dtype not in _FORMATS:
+        return False
+    part = _dense(part)
+    _launch(own.add, _rows(into, part), part, "adding gradients")
     return True

@@ -1,0 +1,228 @@
+"""The ops behind all collectives: their names, tokens, shapes and derivatives.
+
+Ranks match collectives by name. Eager ones without a name are numbered when they start; in a graph, a
+place has a name of its own, made when the program is traced: of the outermost function, and a number
+in it. The gradients are those of `rueda.torch`.
+"""
+
+import collections
+import dataclasses
+import re
+import struct
+import weakref
+
+import tensorflow as tf
+
+from rueda import _ffi
+from rueda._runtime import runtime
+from rueda.common import basics
+from rueda.common.process_sets import registered
+from rueda.tensorflow import _library
+from rueda.tensorflow._library import TOKEN, ops, place_op
+
+LINEAR = (basics.Average, basics.Sum)
+WORDS = {
+    _ffi.ALLREDUCE: "allreduce",
+    _ffi.ALLGATHER: "allgather",
+    _ffi.BROADCAST: "broadcast",
+    _ffi.REDUCESCATTER: "reducescatter",
+    _ffi.ALLTOALL: "alltoall",
+}
+_SAME = (_ffi.ALLREDUCE, _ffi.BROADCAST)  # results have the shapes of what is given
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What one collective is, without its tensors."""
+
+    kind: int
+    op: int = basics.Sum
+    root: int = 0  # a rank of the job
+    process_set: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    name: "str | None" = None
+
+    def attributes(self):
+        return {
+            "kind": self.kind,
+            "reduce_op": self.op,
+            "root": self.root,
+            "process_set": self.process_set,
+            "prescale": _bits(self.prescale),
+            "postscale": _bits(self.postscale),
+            "tensor_name": self.name or _name_in_graph(self.kind),
+        }
+
+    def backward(self, **changes):
+        """Of the gradient: its name is this one's with a suffix."""
+        name = self.name and self.name + ".backward"
+        return dataclasses.replace(self, name=name, **changes)
+
+
+def _bits(number):
+    """Of a double, as an integer: TensorFlow's own attributes have single precision."""
+    return struct.unpack("<q", struct.pack("<d", number))[0]
+
+
+def _number(bits):
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
+
+
+_places = weakref.WeakKeyDictionary()  # outermost graph -> how many of each kind it has
+
+
+def _name_in_graph(kind):
+    """"" outside of graphs."""
+    if tf.executing_eagerly():
+        return ""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None and hasattr(graph.outer_graph, "outer_graph"):
+        graph = graph.outer_graph
+    counts = _places.setdefault(graph, collections.Counter())
+    counts[kind] += 1
+    # TensorFlow numbers some graphs through the whole process, which may have traced more on one rank.
+    name = re.sub(r"_\d+$", "", getattr(graph, "name", "graph"))
+    return f"tf.{name}.{WORDS[kind]}.{counts[kind]}"
+
+
+def _refuse_xla():
+    """NotImplementedError where a function is being compiled by XLA, which has none of these ops."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if context.IsXLAContext():
+                raise NotImplementedError(
+                    "rueda.tensorflow: XLA cannot compile collectives; leave out jit_compile=True for the "
+                    "function, or for the model, that calls them"
+                )
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _token():
+    if tf.executing_eagerly():
+        return tf.constant(0)
+    _refuse_xla()
+    return place_op(TOKEN)
+
+
+def collective(tensors, spec):
+    """The results, of one operation or of a group that is ready together or not at all."""
+    _library.attach()
+    run = ops.rueda_same if spec.kind in _SAME else ops.rueda_rows
+    results = run(tensors=tensors, token=_token(), **spec.attributes())
+    results = [results] if tf.is_tensor(results) else list(results)
+    _keep(results[0])
+    if spec.kind not in _SAME:
+        _set_shapes(tensors, results)
+    return results
+
+
+def alltoall(tensor, splits, spec):
+    """What comes, and the rows that came from each rank (int32)."""
+    _library.attach()
+    splits = tf.zeros(0, tf.int64) if splits is None else tf.cast(splits, tf.int64)
+    result, received = ops.rueda_alltoall(
+        tensor=tensor, splits=splits, token=_token(), **spec.attributes()
+    )
+    _keep(result)
+    _set_shapes([tensor], [result])
+    return result, received
+
+
+def _keep(result):
+    """A collective in a function runs also where this rank alone does nothing with its result."""
+    if not tf.executing_eagerly():
+        getattr(result.graph, "control_outputs", []).append(result.op)
+
+
+def _set_shapes(tensors, results):
+    for tensor, result in zip(tensors, results):
+        if not hasattr(result, "numpy") and tensor.shape.rank:
+            result.set_shape([None, *tensor.shape[1:]])
+
+
+# Derivatives.
+
+
+def _spec_of(op):
+    return Spec(
+        op.get_attr("kind"),
+        op.get_attr("reduce_op"),
+        op.get_attr("root"),
+        op.get_attr("process_set"),
+        _number(op.get_attr("prescale")),
+        _number(op.get_attr("postscale")),
+        _user_name(op),
+    )
+
+
+def _user_name(op):
+    name = op.get_attr("tensor_name").decode()
+    return None if not name or name.startswith("tf.") else name
+
+
+def _moving(op, grads):
+    """Places of the tensors that have derivatives, and the gradients there."""
+    count = len(grads)
+    places = [
+        i for i in range(count) if op.inputs[i].dtype.is_floating or op.inputs[i].dtype.is_complex
+    ]
+    return places, [tf.convert_to_tensor(grads[i]) for i in places]
+
+
+def _spread(places, values, op):
+    result = [None] * len(op.inputs)  # the token has none
+    for i, value in zip(places, values):
+        result[i] = value
+    return result
+
+
+@tf.RegisterGradient("RuedaSame")
+def _same_gradient(op, *grads):
+    spec = _spec_of(op)
+    places, given = _moving(op, grads)
+    if spec.kind == _ffi.BROADCAST:
+        average = spec.backward(kind=_ffi.ALLREDUCE, op=basics.Average, prescale=1.0, postscale=1.0)
+        reduced = collective(given, average)
+        if runtime.place.rank != spec.root:
+            reduced = [tf.zeros_like(each) for each in reduced]
+        return _spread(places, reduced, op)
+    if spec.op not in LINEAR:
+        raise NotImplementedError(
+            "rueda.tensorflow: allreduce has derivatives with op=Average and op=Sum only; use "
+            "tf.stop_gradient where none is wanted"
+        )
+    return _spread(places, collective(given, spec.backward()), op)
+
+
+@tf.RegisterGradient("RuedaRows")
+def _rows_gradient(op, *grads):
+    spec = _spec_of(op)
+    places, given = _moving(op, grads)
+    members = registered(spec.process_set)
+    size, place = members.size(), members.rank()
+    if spec.kind == _ffi.REDUCESCATTER:
+        factor = spec.prescale * spec.postscale * (size if spec.op == basics.Sum else 1)
+        if spec.op not in LINEAR:
+            raise NotImplementedError(
+                "rueda.tensorflow: reducescatter has derivatives with op=Average and op=Sum only"
+            )
+        gathered = collective(given, spec.backward(kind=_ffi.ALLGATHER, prescale=1.0, postscale=1.0))
+        return _spread(places, [each * tf.cast(factor, each.dtype) for each in gathered], op)
+    average = spec.backward(kind=_ffi.ALLREDUCE, op=basics.Average)
+    reduced = collective(given, average)
+    rows = tf.stack([tf.shape(op.inputs[i], tf.int64)[0] for i in places])
+    name = spec.name and spec.name + ".rows"
+    (all_rows,) = collective([rows[None]], dataclasses.replace(spec, name=name))
+    before = tf.reduce_sum(all_rows[:place], 0)
+    mine = [each[before[n] : before[n] + rows[n]] for n, each in enumerate(reduced)]
+    return _spread(places, mine, op)
+
+
+@tf.RegisterGradient("RuedaAlltoall")
+def _alltoall_gradient(op, grad, _):
+    back, _ = alltoall(grad, op.outputs[1], _spec_of(op).backward())
+    return [back, None, None]

@@ -1,0 +1,39 @@
+"""Batch normalisation over the batches of all ranks."""
+
+import keras
+import tensorflow as tf
+
+from rueda.common.basics import Average
+from rueda.common.process_sets import global_process_set
+from rueda.tensorflow.mpi_ops import grouped_allreduce
+
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """keras.layers.BatchNormalization whose mean and variance are those of all ranks' batches.
+
+    Ranks have batches of the same size.
+
+    Parameters
+    ----------
+    fused : bool
+        ValueError unless False: Horovod's.
+    process_set : ProcessSet
+        The ranks that take part.
+
+    The others are those of the layer.
+    """
+
+    def __init__(self, fused=False, process_set=global_process_set, **kwargs):
+        if fused in (True, None):
+            raise ValueError("SyncBatchNormalization does not support fused=True.")
+        super().__init__(**kwargs)
+        self._process_set = process_set
+
+    def _moments(self, inputs, mask):
+        mean, variance = super()._moments(inputs, mask)
+        if self._process_set.size() == 1:
+            return mean, variance
+        mean, squares = grouped_allreduce(
+            [mean, variance + tf.square(mean)], op=Average, process_set=self._process_set
+        )
+        return mean, squares - tf.square(mean)

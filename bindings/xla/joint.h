@@ -1,0 +1,43 @@
+// One custom call of XLA and its members.
+#pragma once
+
+#include <rueda/rueda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/calls/calls.h"
+#include "bindings/xla/vendor/xla_ffi_c_api.inc"
+
+namespace rueda::xla {
+
+XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* message);
+
+// It has ended when all its members have; its future is completed then. Shared by them.
+struct Joint {
+  const XLA_FFI_Api* api = nullptr;
+  XLA_FFI_Future* future = nullptr;
+  int32_t rank = 0;  // for which the program was lowered
+  int32_t size = 0;
+  size_t left = 0;  // members that have not ended
+  int32_t code = RUEDA_OK;
+  rueda_error error = RUEDA_ERROR_INIT;  // the first one's
+};
+
+// A member: one operation, or a group that is ready together or not at all. Its name is in flight
+// once: the next member of that name waits for its end.
+struct Member : calls::Call {
+  std::shared_ptr<Joint> joint;
+  std::vector<std::string> names;  // of the operations
+  std::vector<std::vector<int64_t>> shapes;
+
+  // What was lowered has a rank's shapes and place in it.
+  bool may_start(rueda_context* context) override;
+
+  void complete() override;
+};
+
+}  // namespace rueda::xla

@@ -1,0 +1,247 @@
+"""rueda.tensorflow: one world, in which everything happens, as importing TensorFlow takes seconds."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from worlds import kill_once_all_are_here, results, run_ranks
+
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("no TensorFlow here", allow_module_level=True)
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "AUTOGRAPH_VERBOSITY": "0", "KERAS_BACKEND": "tensorflow"}
+
+
+def check_collectives(hvd, tf):
+    n, r = hvd.size(), hvd.rank()
+    for run in (lambda f: f, tf.function):
+        x = tf.range(3.0) + float(r)
+        np.testing.assert_array_equal(run(lambda x: hvd.allreduce(x))(x), np.arange(3) + (n - 1) / 2)
+        for op, expected in ((hvd.Min, 1), (hvd.Max, n), (hvd.Product, 2), (hvd.Sum, n * (n + 1) / 2)):
+            assert run(lambda x, op=op: hvd.allreduce(x, op=op))(tf.constant(r + 1.0)) == expected
+        scaled = run(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2, postscale_factor=0.1))
+        np.testing.assert_allclose(scaled(tf.constant(1.0, tf.float64)), 0.2 * n, rtol=1e-15)
+        two = run(lambda x: hvd.grouped_allreduce([x, tf.cast(x, tf.int32)], op=hvd.Sum))(x)
+        assert two[1].numpy().tolist() == [n * i + n * (n - 1) // 2 for i in range(3)]
+        rows = run(lambda: hvd.allgather(tf.fill([r + 1, 2], float(r))))()
+        assert rows[:, 1].numpy().tolist() == [0, 1, 1] and rows.shape[1] == 2
+        a, b = run(lambda: hvd.grouped_allgather([tf.fill([1], r), tf.fill([0, 2], True)]))()
+        assert a.numpy().tolist() == [0, 1] and b.shape == (0, 2)
+        assert run(lambda: hvd.broadcast(tf.constant(r + 5, tf.uint16), 1))() == 6
+        got, received = run(lambda: hvd.alltoall(tf.range(3) + 10 * r, splits=[1, 2]))()
+        assert got.numpy().tolist() == ([0, 10] if r == 0 else [1, 2, 11, 12])
+        assert received.numpy().tolist() == [r + 1] * 2
+        assert run(lambda: hvd.alltoall(tf.range(2) + 10 * r))().numpy().tolist() == [r, 10 + r]
+        mine = run(lambda x: hvd.reducescatter(x, op=hvd.Sum))(tf.range(3.0))
+        assert mine.numpy().tolist() == [[0, n], [2 * n]][r]
+        slices = tf.IndexedSlices(tf.fill([1, 2], r + 1.0), tf.constant([r]), tf.constant([4, 2]))
+        dense = run(lambda: tf.convert_to_tensor(hvd.allreduce(slices)))()
+        assert dense[:, 0].numpy().tolist() == [0.5, 1, 0, 0]
+        asked = run(lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_size_op(), hvd.local_rank_op(),
+                             hvd.process_set_included_op(0)])()
+        assert [int(each) for each in asked] == [r, n, n, r, 1]
+    for dtype in (tf.bool, tf.bfloat16, tf.float16, tf.uint32, tf.complex64, tf.complex128, tf.int8):
+        summed = hvd.allreduce(tf.cast([1, 1], dtype), op=hvd.Sum)
+        assert summed.dtype == dtype and complex(tf.cast(summed[0], tf.complex128)) == (1 if dtype == tf.bool else n)
+    halved = hvd.allreduce(tf.constant(1.5), op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert halved.dtype == tf.float32 and halved == 1.5 * n
+    only = hvd.add_process_set([1])
+    if r == 1:
+        assert hvd.allreduce(tf.constant(3.0), op=hvd.Sum, process_set=only) == 3
+    else:
+        with pytest.raises(ValueError, match="not a member"):
+            hvd.allreduce(tf.constant(3.0), process_set=only)
+    assert int(hvd.size_op(only.process_set_id)) == 1
+    assert int(hvd.process_set_included_op(only.process_set_id)) == r
+    hvd.remove_process_set(only)
+    assert hvd.allgather_object({"r": r}) == [{"r": 0}, {"r": 1}]
+    assert hvd.broadcast_object(r, 1) == hvd.broadcast_object_fn(1)(r) == 1
+    variables = [tf.Variable([float(r)] * 2), tf.Variable(r + 7)]
+    hvd.broadcast_variables(variables, 1)
+    assert [v.numpy().tolist() for v in variables] == [[1, 1], 8]
+    assert hvd.join() in range(n)
+
+
+def check_order(hvd, tf):
+    """Reversed on one rank, of constants too: TensorFlow does not compute them once for all."""
+    n, r = hvd.size(), hvd.rank()
+
+    @tf.function
+    def eight():
+        order = range(8) if r == 0 else reversed(range(8))
+        out = {i: hvd.allreduce(tf.constant(float(i)), op=hvd.Sum, name=f"of.{i}") for i in order}
+        return [out[i] for i in range(8)]
+
+    before = hvd.counter("tensors")
+    for _ in range(3):
+        assert [float(each) for each in eight()] == [n * i for i in range(8)]
+    assert hvd.counter("tensors") == before + 24
+
+    @tf.function
+    def loop(x):
+        for _ in tf.range(3):
+            x = hvd.allreduce(x, op=hvd.Sum)
+        if x > 0:
+            x = hvd.allreduce(x + 1, op=hvd.Sum)
+        return x
+
+    assert loop(tf.constant(1.0)) == n * (n**3 + 1)
+    if r == 0:  # nobody else traces this: nothing shifts
+        tf.function(lambda x: hvd.allreduce(x)).get_concrete_function(tf.TensorSpec([7], tf.float32))
+    assert tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.constant(1.0)) == n
+
+
+def check_gradients(hvd, tf):
+    n, r = hvd.size(), hvd.rank()
+    total = n * (n + 1) / 2
+
+    def gradient(f, rows=4):
+        x = tf.Variable(tf.range(float(rows)))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(f(x)) * (r + 1.0)
+        return tape.gradient(loss, x).numpy().tolist()
+
+    for run in (lambda f: f, tf.function):
+        assert gradient(run(lambda x: hvd.allreduce(x, op=hvd.Sum))) == [total] * 4
+        assert gradient(run(lambda x: hvd.allreduce(x))) == [total / n] * 4
+        assert gradient(run(lambda x: hvd.broadcast(x, 1))) == [total / n if r == 1 else 0] * 4
+        assert gradient(run(lambda x: hvd.allgather(x)), rows=2 + r) == [total / n] * (2 + r)
+        assert gradient(run(lambda x: hvd.reducescatter(x, op=hvd.Sum))) == [n, n, 2 * n, 2 * n]
+        assert gradient(run(lambda x: hvd.alltoall(x))) == [1, 1, 2, 2]
+        assert gradient(run(lambda x: hvd.alltoall(x, splits=[1, 3])[0])) == [1, 2, 2, 2]
+    with pytest.raises(Exception, match="op=Average and op=Sum only"):
+        gradient(lambda x: hvd.allreduce(x, op=hvd.Max))
+
+
+def check_errors(hvd, tf):
+    r = hvd.rank()
+    for run in (lambda f: f, tf.function):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="unequal.*rank"):
+            run(lambda: hvd.allreduce(tf.zeros(2 + r), name="unequal"))()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="without dimensions"):
+            run(lambda: hvd.allgather(tf.constant(1.0)))()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="cast the tensor first"):
+            run(lambda: hvd.allreduce(tf.constant(1, tf.uint32)))()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="dtype cannot travel"):
+            run(lambda: hvd.broadcast(tf.constant("text"), 0))()
+    with pytest.raises(ValueError, match="root_rank 9 is not one of"):
+        hvd.broadcast(tf.constant(1.0), 9)
+    with pytest.raises(NotImplementedError, match="XLA cannot compile collectives"):
+        tf.function(lambda x: hvd.allreduce(x), jit_compile=True)(tf.constant(1.0))
+    assert hvd.allreduce(tf.constant(1.0), op=hvd.Sum) == hvd.size()
+
+
+def check_training(hvd, tf):
+    n, r = hvd.size(), hvd.rank()
+    x = tf.random.stateless_normal([16, 4], [r, 1])
+    w, b, table = tf.Variable(tf.ones([4, 1]) * r), tf.Variable([0.0]), tf.Variable(tf.ones([5, 4]))
+    hvd.broadcast_variables([w, b, table], 0)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            rows = tf.nn.embedding_lookup(table, [r, 3])
+            loss = tf.reduce_mean((x @ w + b - tf.reduce_sum(x, 1, keepdims=True)) ** 2)
+            loss += tf.reduce_sum(rows)
+        tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, [w, b, table])
+        for variable, grad in zip((w, b, table), grads):
+            variable.assign_sub(0.1 * tf.convert_to_tensor(grad))
+        return loss, isinstance(grads[2], tf.IndexedSlices)
+
+    losses = [step() for _ in range(30)]
+    assert losses[-1][0] < losses[0][0] and bool(losses[0][1])
+    bits = [each.numpy().tobytes() for each in (w, b, table)]
+    assert hvd.allgather_object(bits) == [bits] * n
+    with tf.GradientTape() as tape:
+        loss = (w[0, 0] + b[0]) * (r + 1.0)
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(b)
+    of_w, of_b = tape.gradient(loss, [w, b])
+    assert of_w[0, 0] == (n + 1) / 2 and of_b == (r + 1) / n
+
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+    v = tf.Variable(0.0)
+    optimizer.apply_gradients(optimizer.compute_gradients(lambda: v * (r + 1.0), [v]))
+    assert v == -(n + 1) / 2
+
+
+def check_keras_layers(hvd, tf):
+    import keras
+
+    n, r = hvd.size(), hvd.rank()
+    whole = tf.random.stateless_normal([8 * n, 3], [7, 7])
+    layer, plain = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization()
+    mine = layer(whole[8 * r : 8 * (r + 1)], training=True)
+    np.testing.assert_allclose(mine, plain(whole, training=True)[8 * r : 8 * (r + 1)], atol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance, plain.moving_variance, rtol=1e-5)
+    with pytest.raises(ValueError, match="fused=True"):
+        hvd.SyncBatchNormalization(fused=True)
+
+    import rueda.keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    assert isinstance(optimizer, keras.optimizers.SGD)
+    model.compile(optimizer, loss="mse", jit_compile=True)
+    with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
+        model.fit(whole, whole[:, :1], verbose=0)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(whole)) * (r + 1.0)
+    tape = hvd.PartialDistributedGradientTape(tape, local_layers=model.layers)
+    grads = tape.gradient(loss, model.trainable_variables)
+    assert grads[1] == 8.0 * n * (r + 1) / n
+    assert rueda.keras.size() == n
+
+
+def everything():
+    import rueda.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers):
+        check(hvd, tf)
+    hvd.shutdown()
+    return tf.__version__
+
+
+def test_everything():
+    assert len(results(run_ranks(2, everything, QUIET))) == 2
+
+
+def lose_a_rank():
+    import rueda.tensorflow as hvd
+    import tensorflow as tf
+
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="grads"))
+    assert step(tf.constant(1.0)) == hvd.size()
+    hvd.barrier()
+    kill_once_all_are_here(1)
+    try:
+        step(tf.constant(1.0))
+    except tf.errors.AbortedError as error:
+        return error.message
+
+
+def test_a_lost_rank_is_named():
+    text = run_ranks(2, lose_a_rank, QUIET).reports[0]["lose_a_rank"]["result"]
+    assert "rank 1" in text and "was lost" in text, text
+
+
+def test_the_library_needs_no_tensorflow():
+    import rueda
+
+    library = pathlib.Path(rueda._ffi.library_path()).with_name("librueda_tf.so")
+    said = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    assert "tensorflow" not in said and "stdc++" not in said, said
+
+
+def test_an_older_tensorflow_is_one_clear_error(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("__version__ = '2.11.0'")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    done = subprocess.run([sys.executable, "-c", "import rueda.tensorflow"], env=env, capture_output=True, text=True)
+    assert "ImportError: rueda.tensorflow needs TensorFlow 2.16 or newer, this one is 2.11.0" in done.stderr
