@@ -38,7 +38,8 @@ LastingConnection::LastingConnection(std::unique_ptr<ControlConnection> first, S
     : setup_(std::move(setup)),
       wake_(std::move(wake)),
       address_(first->address()),
-      connection_(std::move(first)) {
+      connection_(std::move(first)),
+      host_address_(setup_.assign.address()) {
   setup_.ticket.addresses = {setup_.assign.door_addresses().begin(),
                              setup_.assign.door_addresses().end()};
 }

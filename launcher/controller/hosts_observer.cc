@@ -301,6 +301,8 @@ std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
 
 JobStatus HostsObserver::status_of(std::vector<RankRecord> records) const {
   JobStatus status{setup_.job_id, setup_.command, now_ns(), std::move(records), link_.hosts(), {}};
+  // Numbers of hosts that were gone before a controller took over.
+  std::erase_if(status.hosts, [](const HostStatus& host) { return host.name.empty(); });
   for (const auto& [rank, member] : holders_) {
     const auto counted = counters_.find(member);
     if (counted == counters_.end()) continue;

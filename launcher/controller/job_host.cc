@@ -43,6 +43,7 @@ control::Assign make_assignment(const JobText& job, const HostPlan& host, int ho
   assign.set_slots(host.host.slots);
   for (const std::string& address : job.door_addresses) assign.add_door_addresses(address);
   assign.set_driver_timeout(job.driver_timeout);
+  assign.set_address(job.address);
   return assign;
 }
 

@@ -51,7 +51,8 @@ struct Hosts {
                   [](int) { return true; },
                   [] {
                     return std::vector<HostStatus>{{"h0", "running", 0, {0, 1}},
-                                                   {"h1", "running", 0, {2, 3}}};
+                                                   {"h1", "running", 0, {2, 3}},
+                                                   {"", "gone", 0, {}}};
                   },
                   [this](const std::string&) -> rueda::Result<std::string> {
                     while_draining();
@@ -324,6 +325,10 @@ TEST_CASE("`rueda status` is answered without the host that says nothing", "[obs
         std::string::npos);
   CHECK(answer.find("allreduce 'x'") != std::string::npos);
   CHECK(answer.find("\"rank\":4") == std::string::npos);
+  // A number whose host was gone before a controller took over.
+  CHECK(answer.find("host h1: running") != std::string::npos);
+  CHECK(answer.find("host : ") == std::string::npos);
+  CHECK(answer.find("\"name\":\"\"") == std::string::npos);
 }
 
 TEST_CASE("a number is that of the epoch's member, whoever had it before", "[observer]") {
