@@ -3,6 +3,7 @@
 import pickle
 import builtins
 import importlib
+import importlib.util
 import inspect
 import sys
 
@@ -87,7 +88,9 @@ def test_build_questions_have_answers_before_init():
     assert not hvd.mpi_enabled() and hvd.gloo_enabled()
     with pytest.raises(ValueError, match="MPI is not enabled"):
         hvd.mpi_threads_supported()
-    assert util.extension_available("torch") and not util.extension_available("tensorflow")
+    assert util.extension_available("torch") and not util.extension_available("mxnet")
+    found = importlib.util.find_spec("tensorflow") is not None
+    assert util.extension_available("tensorflow") == found
     assert not util.gpu_available("torch") and not hvd._check_has_gpu()
     basics = load("horovod.common.basics").HorovodBasics(__file__, "mpi_lib_v2")
     assert basics.gloo_built() and not basics.is_initialized()

@@ -14,7 +14,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "horovod"
 SCRIPT = """\
 import os
 import horovod.torch as hvd
-import horovod.tensorflow  # unsupported: horovod.tensorflow is not there
+import horovod.mxnet  # unsupported: horovod.mxnet is not there
 import horovod.torch.elastic
 from horovod.torch.elastic import TorchState
 from horovod.torch.mpi_ops import synchronize, no_such_name  # unsupported: no_such_name is not
@@ -88,13 +88,13 @@ def test_scripts_without_horovod_and_the_examples_are_fine():
 def test_the_exit_code_says_whether_anything_is_unsupported(tmp_path, capsys):
     fine, bad, broken = (tmp_path / f"{name}.py" for name in ("fine", "bad", "broken"))
     fine.write_text("import horovod.torch as hvd\nhvd.init()\n")
-    bad.write_text("import horovod.keras\n")
+    bad.write_text("import horovod.mxnet\n")
     broken.write_text("import (\n")
     assert migrate.main([str(fine)]) == 0
     assert f"{fine}: runs unchanged: ruedarun --horovod" in capsys.readouterr().out
     assert migrate.main([str(bad), str(fine)]) == 1
     printed = capsys.readouterr().out
-    assert f"{bad}:1: unsupported: horovod.keras is not there" in printed
+    assert f"{bad}:1: unsupported: horovod.mxnet is not there" in printed
     assert f"{bad}: 1 unsupported" in printed
     assert migrate.main([str(bad), str(broken), str(tmp_path / "absent.py")]) == 2
     errors = capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_the_exit_code_says_whether_anything_is_unsupported(tmp_path, capsys):
 
 def test_it_is_a_part_of_the_tool_and_of_the_package(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import horovod.keras\n")
+    script.write_text("import horovod.mxnet\n")
     starts = (
         ["-m", "rueda.migrate", str(script)],
         ["-c", "import rueda_launcher; rueda_launcher.rueda()", "migrate", str(script)],

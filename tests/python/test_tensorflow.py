@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from worlds import kill_once_all_are_here, results, run_ranks
+from worlds import kill_once_all_are_here, launch, results, run_ranks
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("no TensorFlow here", allow_module_level=True)
@@ -230,6 +230,15 @@ def lose_a_rank():
 def test_a_lost_rank_is_named():
     text = run_ranks(2, lose_a_rank, QUIET).reports[0]["lose_a_rank"]["result"]
     assert "rank 1" in text and "was lost" in text, text
+
+
+def test_a_script_of_horovod_runs_as_it_is(tmp_path):
+    script = pathlib.Path(__file__).with_name("horovod_tensorflow_script.py")
+    command = [sys.executable, script, tmp_path / "checkpoint"]
+    code, output = launch(2, command, QUIET, options=["--horovod", "--no-prefix"])
+    assert code == 0, output
+    assert output.count("tape agrees True") == 2 and output.count("keras agrees True") == 2, output
+    assert "tape learns True" in output and "keras learns True" in output, output
 
 
 def test_the_library_needs_no_tensorflow():

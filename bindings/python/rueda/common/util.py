@@ -61,15 +61,20 @@ def _version_key(text):
     return release, is_final
 
 
+_SERVED = ("torch", "tensorflow", "keras")
+
+
 def extension_available(ext_base_name, verbose=False):
-    """Whether rueda serves a framework: 'torch' where PyTorch can be imported."""
-    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    """Whether rueda serves a framework, 'torch', 'tensorflow' or 'keras', and it can be imported."""
+    return ext_base_name in _SERVED and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name, ext_env_var, pkg_path, *args):
-    """ImportError for a framework that rueda does not serve; "horovod.torch" is the one that it does."""
-    if ext_name != "horovod.torch":
-        raise ImportError(f"{ext_name} is not there: rueda serves PyTorch, horovod.torch", name=ext_name)
+    """ImportError for a framework that rueda does not serve."""
+    if ext_name not in [f"horovod.{name}" for name in _SERVED]:
+        raise ImportError(
+            f"{ext_name} is not there: rueda serves PyTorch, TensorFlow and Keras", name=ext_name
+        )
 
 
 def check_installed_version(name, version, exception=None):

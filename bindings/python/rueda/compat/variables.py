@@ -79,7 +79,7 @@ VARIABLES = [
     *_all(WARNED, _NO_GPU, "HOROVOD_NUM_NCCL_STREAMS", quiet=("", "1")),
     *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"),
     Variable(
-        "HOROVOD_ENABLE_XLA_OPS", WARNED, "this version of rueda has no TensorFlow surface"
+        "HOROVOD_ENABLE_XLA_OPS", WARNED, "XLA cannot compile rueda's collectives; leave out jit_compile=True (docs/tensorflow.md)"
     ),
     Variable(
         "HOROVOD_DISABLE_GROUP_FUSION",

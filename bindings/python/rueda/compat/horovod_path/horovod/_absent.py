@@ -4,7 +4,9 @@ import importlib.abc
 import importlib.machinery
 import sys
 
-_SERVED = "rueda serves PyTorch (horovod.torch) and NumPy (rueda)"
+_NO_ELASTIC = (
+    "rueda has no elastic states of TensorFlow and Keras; elastic jobs are those of horovod.torch.elastic"
+)
 _NO_SERVICES = "rueda has no services that unpickle what they are sent; start jobs with ruedarun or horovod.run()"
 _NO_MPIRUN = "rueda starts ranks itself, for MPI too (docs/launchers.md); start jobs with ruedarun or horovod.run()"
 _NO_EXTENSION = "rueda has no extension that is compiled against PyTorch; use the functions of horovod.torch"
@@ -14,10 +16,16 @@ _NO_DRIVER = (
 )
 
 PARTS = {
-    "horovod.tensorflow": f"this version of rueda has no TensorFlow surface; {_SERVED}",
-    "horovod.keras": f"this version of rueda has no Keras surface; {_SERVED}",
-    "horovod._keras": f"this version of rueda has no Keras surface; {_SERVED}",
-    "horovod.mxnet": f"MXNet is retired and rueda has no surface for it; {_SERVED}",
+    "horovod.tensorflow.elastic": _NO_ELASTIC,
+    "horovod.tensorflow.keras.elastic": _NO_ELASTIC,
+    "horovod.keras.elastic": _NO_ELASTIC,
+    "horovod.tensorflow.data": "rueda does not start services of tf.data; use tf.data, sharded by rank",
+    "horovod.tensorflow.gradient_aggregation": "use backward_passes_per_step of DistributedOptimizer",
+    "horovod.tensorflow.gradient_aggregation_eager": "use backward_passes_per_step of DistributedOptimizer",
+    "horovod.tensorflow.mpi_lib": "rueda has no extension that is compiled against TensorFlow; use the functions of horovod.tensorflow",
+    "horovod._keras": "it is Horovod's own; use horovod.keras",
+    "horovod.mxnet": "MXNet is retired and rueda has no surface for it; its arrays travel as NumPy's (import rueda), and "
+    "other programs call the C ABI (rueda.h)",
     "horovod.spark": "this version of rueda does not start jobs on Spark; start the script with ruedarun",
     "horovod.ray": "this version of rueda does not start jobs on Ray; start the script with ruedarun",
     "horovod.data": "this version of rueda has no data loaders of its own; use torch.utils.data",
@@ -25,7 +33,7 @@ PARTS = {
     "horovod.torch.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib_impl": _NO_EXTENSION,
     "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
-    "horovod.common.gradient_aggregation": "it is a part of the TensorFlow surface, which rueda has not; use PyTorch",
+    "horovod.common.gradient_aggregation": "use backward_passes_per_step of DistributedOptimizer",
     "horovod.runner.driver": _NO_SERVICES,
     "horovod.runner.task": _NO_SERVICES,
     "horovod.runner.task_fn": _NO_SERVICES,

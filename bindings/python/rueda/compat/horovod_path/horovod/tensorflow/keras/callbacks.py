@@ -1,0 +1,3 @@
+"""Horovod's ``horovod.tensorflow.keras.callbacks``, by rueda."""
+
+from rueda.keras.callbacks import *  # noqa: F401,F403

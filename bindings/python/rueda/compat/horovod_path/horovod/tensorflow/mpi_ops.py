@@ -1,0 +1,3 @@
+"""Horovod's ``horovod.tensorflow.mpi_ops``, by rueda."""
+
+from rueda.tensorflow.mpi_ops import *  # noqa: F401,F403
