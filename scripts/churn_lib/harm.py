@@ -66,8 +66,12 @@ class ChurnJob(Job):
         whole = self.whole()
         newest = max((log.epochs[-1].number for log in whole), default=0)
         stay = sum(log.epochs[-1].number == newest for log in whole)
-        if self.plan.policy == "discovery" and self.slots < stay:  # some leave: the state is with the others
+        # Fewer slots were offered and the job has not followed, as far as we see: some leave, the state is with the
+        # others, whatever has been offered since.
+        if self.plan.policy == "discovery" and self.fewest < stay:
             stay = 1
+        else:
+            self.fewest = self.slots
         left = [(log.pid, log.member, True) for log in whole] if stay > 1 else []
         agent = agent_of(self.process.pid)
         said = {log.pid: log for log in logs}

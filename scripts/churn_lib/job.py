@@ -46,7 +46,7 @@ class Job:
         (self.folder / "tmp").mkdir()
         self.canary = uuid.uuid4().hex
         self.before = names()
-        self.harms, self.slots = [], plan.ranks
+        self.harms, self.slots, self.fewest = [], plan.ranks, plan.ranks
         self.sockets = set()
         self.output = self.folder / "output"
         command = [ruedarun, "-np", plan.ranks, "--min-np", plan.min_np, "--join", plan.join]
@@ -100,6 +100,7 @@ class Job:
     def offer(self, slots):
         """What the discovery script says from now on."""
         self.slots = slots
+        self.fewest = min(self.fewest, slots)
         text = f"localhost:{slots}\n"
         fresh = self.folder / "hosts.new"
         fresh.write_text(text)

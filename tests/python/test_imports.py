@@ -103,11 +103,11 @@ EACH_ALONE = """if True:
 def test_every_module_can_be_imported_first():
     """Each in a process of its own that has nothing of rueda yet."""
     known = sorted(modules())
-    large = [each for each in known if each.startswith(("rueda.keras", "rueda.tensorflow"))]
+    large = [each for each in known if each.startswith(("rueda.jax", "rueda.keras", "rueda.tensorflow"))]
     quiet = {"KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     for before, names in (
         ("numpy torch torch._higher_order_ops.effects", sorted(set(known) - set(large))),
-        ("keras tensorflow", large),
+        ("jax flax optax keras tensorflow", large),
     ):
         command = [sys.executable, "-c", EACH_ALONE, before, *names]
         done = subprocess.run(command, env={**os.environ, **quiet}, capture_output=True, text=True)
