@@ -4,7 +4,7 @@
     ruedarun -np 2 python scripts/jax_cost.py [--rounds 9] [--json FILE]
 
 Nothing else may run meanwhile, and there must be a core for each rank. Every figure is the median over the rounds. "gloo" is
-`jax.lax.psum` over one device of each process, "rueda" `rueda.jax.allreduce`, both jitted and waited for, "NumPy" `rueda.allreduce`.
+`jax.lax.psum` over one device of each process, "rueda" `rueda.jax.allreduce`, both jitted and waited for, "NumPy" `rueda.allreduce`; "x + x" is what JAX costs without a collective.
 """
 import argparse
 import json
@@ -47,9 +47,20 @@ def rueda_sum(shapes, name):
     return lambda: jax.block_until_ready(summed(data))
 
 
+def eager_sum(size, name):
+    data = jnp.ones(size, jnp.float32)
+    return lambda: jax.block_until_ready(hvd.allreduce(data, op=hvd.Sum, name=name))
+
+
 def numpy_sum(size, name):
     data = np.ones(size, np.float32)
     return lambda: rueda.allreduce(data, op=rueda.Sum, name=name)
+
+
+def nothing():
+    """A jitted computation without a collective: what JAX itself costs."""
+    data, doubled = jnp.ones(1, jnp.float32), jax.jit(lambda x: x + x)
+    return lambda: jax.block_until_ready(doubled(data))
 
 
 def microseconds(call, times):
@@ -97,12 +108,17 @@ def main():
     for size, times in SIZES:
         count = size // 4
         calls = {"gloo": gloo_sum(count), "rueda": rueda_sum([(count,)], f"cost.{size}"), "NumPy": numpy_sum(count, f"np.{size}")}
+        if size == 4:
+            calls.update({"outside of jit": eager_sum(count, "cost.eager"), "x + x": nothing()})
         found = results[size] = compare(calls, times, options.rounds)
         ratio, goal = found["gloo"] / found["rueda"], GOALS[size]
         said = ", ".join(f"{what} {value:.0f}" for what, value in found.items())
         lines.append(f"{size:>9} bytes, us: {said}; {ratio:.2f} times as fast as gloo (goal {goal})")
-    ratio = results[4]["rueda"] / results[4]["NumPy"]
-    lines.append(f"        4 bytes: {ratio:.1f} times NumPy's (goal {NUMPY_GOAL:.0f} at most)")
+    for what in ("rueda", "outside of jit"):
+        of_numpy, of_nothing = (results[4][what] / results[4][other] for other in ("NumPy", "x + x"))
+        lines.append(
+            f"4 bytes, {what}: {of_numpy:.1f} times NumPy's (goal {NUMPY_GOAL:.0f} at most), {of_nothing:.1f} times x + x"
+        )
     many = rueda_sum([(GRADIENT,)] * GRADIENTS, "cost.many")
     one = rueda_sum([(GRADIENT * GRADIENTS,)], "cost.one")
     found = results["gradients"] = compare({"a call of many": many, "one buffer": one}, 60, options.rounds)

@@ -1,9 +1,21 @@
 #include "bindings/calls/calls.h"
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 namespace rueda::calls {
+
+int32_t Call::begin(rueda_context* context, double patience) {
+  const size_t count = ops.size();
+  requests.resize(count);
+  if (patience == 0 || count != 1)
+    return rueda_start(context, ops.data(), count, count > 1 ? 1 : 0, requests.data(), &error);
+  const int32_t ended =
+      rueda_start_and_wait(context, ops.data(), patience, requests.data(), &error);
+  return requests[0] == nullptr ? ended : RUEDA_OK;  // how it ended is asked for later
+}
 
 Calls& Calls::instance() {
   static auto* calls = new Calls;
@@ -24,25 +36,41 @@ rueda_context* Calls::context() {
   return context_ == nullptr ? nullptr : rueda_context_retain(context_);
 }
 
-void Calls::submit(std::unique_ptr<Call> call) {
-  Call* given = call.release();
-  {
-    std::lock_guard lock(mutex_);
-    if (!has_thread_) {
-      std::thread([this] { complete_for_ever(); }).detach();
-      has_thread_ = true;
-    }
-    ++under_way_;
-    given->context_ = context_ == nullptr ? nullptr : rueda_context_retain(context_);
-    if (!given->queue.empty()) {
-      const auto [place, is_first] = queues_.try_emplace(given->queue);
-      if (!is_first) {
-        place->second.push_back(given);
-        return;
-      }
-    }
+// Whether it may start now; otherwise it waits behind others of its queue.
+bool Calls::take_place(Call* call) {
+  std::lock_guard lock(mutex_);
+  if (!has_thread_) {
+    std::thread([this] { complete_for_ever(); }).detach();
+    has_thread_ = true;
   }
-  start(given);
+  ++under_way_;
+  call->context_ = context_ == nullptr ? nullptr : rueda_context_retain(context_);
+  if (call->queue.empty()) return true;
+  const auto [place, is_first] = queues_.try_emplace(call->queue);
+  if (!is_first) place->second.push_back(call);
+  return is_first;
+}
+
+void Calls::submit(std::vector<std::unique_ptr<Call>> calls, double patience) {
+  std::vector<Call*> started;
+  const double alone = calls.size() == 1 ? patience : 0;  // else others are to be started, too
+  for (auto& each : calls) {
+    Call* call = each.release();
+    if (take_place(call) && start(call, alone)) started.push_back(call);
+  }
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::duration<double>(patience - alone);
+  for (Call* call : started) {
+    const auto has_ended = [until](rueda_request* each) {
+      const std::chrono::duration<double> left = until - Clock::now();
+      if (left.count() > 0) rueda_request_wait(each, left.count(), nullptr);
+      return rueda_request_test(each) == 1;
+    };
+    if (std::all_of(call->requests.begin(), call->requests.end(), has_ended))
+      complete(std::unique_ptr<Call>(call));
+    else
+      await(call);
+  }
 }
 
 bool Calls::is_any_under_way() {
@@ -50,23 +78,22 @@ bool Calls::is_any_under_way() {
   return under_way_ > 0;
 }
 
-void Calls::start(Call* call) {
+// False: it could not, and has ended.
+bool Calls::start(Call* call, double patience) {
   rueda_context* context = std::exchange(call->context_, nullptr);
-  const size_t count = call->ops.size();
-  call->requests.resize(count);
-  call->under_way_ = count;
-  if (call->may_start(context)) {
-    call->code = rueda_start(context, call->ops.data(), count, count > 1 ? 1 : 0,
-                             call->requests.data(), &call->error);
-  }
+  if (call->may_start(context)) call->code = call->begin(context, patience);
   rueda_context_release(context);
-  if (call->code != RUEDA_OK) {
-    call->requests.clear();
-    end(call);
-    return;
-  }
+  if (call->code == RUEDA_OK) return true;
+  call->requests.clear();
+  end(call);
+  return false;
+}
+
+// It goes on when the last of its operations tells that it has ended.
+void Calls::await(Call* call) {
   // After the last of them the call may be gone.
   const std::vector<rueda_request*> requests = call->requests;
+  call->under_way_ = requests.size();
   for (rueda_request* each : requests) {
     const auto ended = [](void* user) { instance().one_ended(static_cast<Call*>(user)); };
     if (rueda_request_on_end(each, ended, call, nullptr) == RUEDA_OK) continue;
@@ -107,6 +134,21 @@ Call* Calls::leave_queue(const std::string& queue) {
   return next;
 }
 
+void Calls::complete(std::unique_ptr<Call> call) {
+  for (rueda_request* each : call->requests) {
+    rueda_error error = RUEDA_ERROR_INIT;
+    const int32_t code = rueda_request_wait(each, 0, &error);
+    if (call->code == RUEDA_OK && code != RUEDA_OK) {
+      call->code = code;
+      call->error = error;
+    }
+  }
+  Call* next = leave_queue(call->queue);
+  if (next != nullptr && start(next, 0)) await(next);
+  call->complete();
+  for (rueda_request* each : call->requests) rueda_request_release(each);
+}
+
 void Calls::complete_for_ever() {
   for (;;) {
     std::unique_ptr<Call> call;
@@ -116,17 +158,7 @@ void Calls::complete_for_ever() {
       call.reset(ended_.front());
       ended_.pop_front();
     }
-    for (rueda_request* each : call->requests) {
-      rueda_error error = RUEDA_ERROR_INIT;
-      const int32_t code = rueda_request_wait(each, 0, &error);
-      if (call->code == RUEDA_OK && code != RUEDA_OK) {
-        call->code = code;
-        call->error = error;
-      }
-    }
-    if (Call* next = leave_queue(call->queue)) start(next);
-    call->complete();
-    for (rueda_request* each : call->requests) rueda_request_release(each);
+    complete(std::move(call));
   }
 }
 

@@ -1,5 +1,5 @@
 // Operations that a framework starts from its threads and is told of when they end; no thread waits
-// meanwhile.
+// long meanwhile.
 #pragma once
 
 #include <rueda/rueda.h>
@@ -20,6 +20,10 @@ namespace rueda::calls {
 // What `ops` point to must live as long as the call.
 struct Call {
   virtual ~Call() = default;
+
+  // Fills `requests`; an error's code and `error` if nothing was started. With patience it may wait
+  // so many seconds for the end.
+  virtual int32_t begin(rueda_context* context, double patience);
 
   // Whether it may start in this context (nullptr: none is there). If not, fills in code and error.
   virtual bool may_start(rueda_context*) { return true; }
@@ -43,7 +47,7 @@ struct Call {
 // Calls under way, of the whole process.
 //
 // Threads:  any, several at once. A thread of its own completes calls, since a framework may go on
-//           computing in whoever does.
+//           computing in whoever does; one that has patience completes those that end meanwhile.
 // End:      never; a process ends whatever is under way.
 class Calls {
  public:
@@ -56,16 +60,21 @@ class Calls {
   // The context that is used now, for the caller to release; NULL: none.
   rueda_context* context();
 
-  // The context is that of now, however long the call waits in its queue.
-  void submit(std::unique_ptr<Call> call);
+  // Starts them all. The context is that of now, however long a call waits in its queue. This
+  // thread waits for their ends for so many seconds, all in all, and completes those that it sees:
+  // of small ones that spares two changes of threads.
+  void submit(std::vector<std::unique_ptr<Call>> calls, double patience);
 
   // Calls that have been submitted and have not ended, of all threads.
   bool is_any_under_way();
 
  private:
-  void start(Call* call);
+  bool take_place(Call* call);
+  bool start(Call* call, double patience);
+  void await(Call* call);
   void one_ended(Call* call);
   void end(Call* call);
+  void complete(std::unique_ptr<Call> call);
   Call* leave_queue(const std::string& queue);
   [[noreturn]] void complete_for_ever();
 

@@ -1,7 +1,7 @@
 // The custom call "rueda_collective" of XLA. One call has members, each an operation or a group of
 // them: what a program can start at the same time. It starts them all and gives XLA a future that
 // the end of the last one completes: whatever the order in which other ranks start theirs, none of
-// them waits for another. No thread waits meanwhile.
+// them waits for another. No thread waits for longer than it takes to hand a small call to another.
 #include <rueda/rueda.h>
 
 #include <charconv>
@@ -15,14 +15,15 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/xla/frame.h"
 #include "bindings/xla/joint.h"
 
 namespace rueda::xla {
 namespace {
 
-// The first version that has futures on the CPU.
-constexpr int kMajor = 0;
-constexpr int kMinor = 1;
+// For so long the starter of a call waits for its end: handing it to other threads costs about as
+// much, so that small calls take a quarter of the time. XLA's thread is not missed for longer.
+constexpr double kPatience = 200e-6;  // seconds
 
 constexpr const char* kNotUnderstood =
     "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
@@ -57,40 +58,6 @@ bool find_form(XLA_FFI_DataType dtype, Form* form) {
     default: return false;
   }
 }
-
-// The attributes of one call, by name.
-class Attributes {
- public:
-  explicit Attributes(const XLA_FFI_Attrs& attrs) : attrs_(attrs) {}
-
-  template <typename T>
-  T number(std::string_view name, T otherwise) const {
-    const void* found = find(name, XLA_FFI_AttrType_SCALAR);
-    if (found == nullptr) return otherwise;
-    T value;
-    std::memcpy(&value, static_cast<const XLA_FFI_Scalar*>(found)->value, sizeof value);
-    return value;
-  }
-
-  std::string text(std::string_view name) const {
-    const void* found = find(name, XLA_FFI_AttrType_STRING);
-    if (found == nullptr) return {};
-    const auto* span = static_cast<const XLA_FFI_ByteSpan*>(found);
-    return {span->ptr, span->len};
-  }
-
- private:
-  const void* find(std::string_view name, XLA_FFI_AttrType type) const {
-    for (int64_t i = 0; i < attrs_.size; ++i) {
-      const XLA_FFI_ByteSpan& each = *attrs_.names[i];
-      if (attrs_.types[i] == type && std::string_view(each.ptr, each.len) == name)
-        return attrs_.attrs[i];
-    }
-    return nullptr;
-  }
-
-  const XLA_FFI_Attrs& attrs_;
-};
 
 // The attribute "members": for each a line of numbers, the last of which is the length of the name
 // that follows.
@@ -128,22 +95,6 @@ class MemberReader {
  private:
   std::string text_;
   size_t at_ = 0;
-};
-
-// Buffers of a call, one after the other; not the token that an ordered one begins with.
-class Buffers {
- public:
-  Buffers(int64_t size, void** buffers) : at_(buffers), end_(buffers + size) {
-    if (size > 0 && static_cast<const XLA_FFI_Buffer*>(*at_)->dtype == XLA_FFI_DataType_TOKEN)
-      ++at_;
-  }
-
-  size_t left() const { return static_cast<size_t>(end_ - at_); }
-  const XLA_FFI_Buffer* next() { return static_cast<const XLA_FFI_Buffer*>(*at_++); }
-
- private:
-  void** at_;
-  void** end_;
 };
 
 // Operations of one member, from the next buffers; an error's text if they cannot be.
@@ -187,33 +138,23 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
 }
 
 XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
-  if (frame->extension_start != nullptr &&
-      frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    auto* asked = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start);
-    asked->metadata->api_version.major_version = kMajor;
-    asked->metadata->api_version.minor_version = kMinor;
-    return nullptr;
-  }
+  if (is_metadata_asked(frame)) return nullptr;
   const Attributes attributes(frame->attrs);
-  auto joint = std::make_shared<Joint>();
-  joint->api = frame->api;
-  joint->rank = attributes.number<int32_t>("rank", -1);
-  joint->size = attributes.number<int32_t>("size", -1);
+  auto joint = joint_of(frame, attributes);
   MemberReader reader(attributes.text("members"));
-  std::vector<std::unique_ptr<Member>> members;
+  std::vector<std::unique_ptr<calls::Call>> members;
   Buffers inputs(frame->args.size, frame->args.args);
   Buffers outputs(frame->rets.size, frame->rets.rets);
   while (!reader.is_at_end()) {
-    members.push_back(std::make_unique<Member>());
-    members.back()->joint = joint;
-    if (const char* problem = read_member(&reader, &inputs, &outputs, members.back().get()))
+    auto member = std::make_unique<Member>();
+    member->joint = joint;
+    if (const char* problem = read_member(&reader, &inputs, &outputs, member.get()))
       return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
+    members.push_back(std::move(member));
   }
-  XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
-  if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
-  joint->future = frame->future = args.future;
   joint->left = members.size();
-  for (auto& each : members) calls::Calls::instance().submit(std::move(each));
+  if (XLA_FFI_Error* error = make_future(frame, joint.get())) return error;
+  calls::Calls::instance().submit(std::move(members), kPatience);
   return nullptr;
 }
 

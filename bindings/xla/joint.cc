@@ -24,13 +24,15 @@ bool Member::may_start(rueda_context* context) {
   return false;
 }
 
-// By one thread only.
 void Member::complete() {
-  if (joint->code == RUEDA_OK && code != RUEDA_OK) {
-    joint->code = code;
-    joint->error = error;
+  {
+    std::lock_guard lock(joint->mutex);
+    if (joint->code == RUEDA_OK && code != RUEDA_OK) {
+      joint->code = code;
+      joint->error = error;
+    }
+    if (--joint->left > 0) return;
   }
-  if (--joint->left > 0) return;
   if (joint->code == RUEDA_OK) {
     XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, nullptr,
                                              joint->future};

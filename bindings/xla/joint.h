@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,15 @@ namespace rueda::xla {
 
 XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* message);
 
-// It has ended when all its members have; its future is completed then. Shared by them.
+// It has ended when all its members have; its future is completed then. Shared by them, which any
+// thread may complete.
 struct Joint {
   const XLA_FFI_Api* api = nullptr;
   XLA_FFI_Future* future = nullptr;
   int32_t rank = 0;  // for which the program was lowered
   int32_t size = 0;
-  size_t left = 0;  // members that have not ended
+  std::mutex mutex;  // of what follows
+  size_t left = 0;   // members that have not ended
   int32_t code = RUEDA_OK;
   rueda_error error = RUEDA_ERROR_INIT;  // the first one's
 };

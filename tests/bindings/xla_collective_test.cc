@@ -1,6 +1,7 @@
 // librueda_xla.so between an XLA and a librueda that this test plays: what it starts, when it
 // completes a call, and as what.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -44,6 +45,8 @@ std::vector<std::shared_ptr<rueda_request>> started;  // not released yet
 std::vector<std::string> order;                       // in which they were
 std::vector<rueda_op> operations;                     // as given
 bool out_of_memory = false;                           // rueda_request_on_end fails
+bool at_once = false;                                 // operations end when they start
+std::vector<std::thread::id> completers;              // of futures
 
 template <typename Condition>
 void wait_until(Condition condition) {
@@ -81,6 +84,7 @@ XLA_FFI_Error* complete(XLA_FFI_Future* future, const std::string& error) {
   std::lock_guard lock(mutex);
   CHECK_FALSE(future->completed);
   future->completed = true;
+  completers.push_back(std::this_thread::get_id());
   future->error = error;
   changed.notify_all();
   return nullptr;
@@ -118,6 +122,7 @@ int32_t rueda_start(rueda_context* context, const rueda_op* ops, size_t count, i
     started.push_back(std::make_shared<rueda_request>(rueda_request{ops[i].name, context}));
     order.push_back(ops[i].name);
     operations.push_back(ops[i]);
+    started.back()->ended = at_once;
     requests[i] = started.back().get();
   }
   changed.notify_all();
@@ -134,11 +139,25 @@ int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void*), vo
   return RUEDA_OK;
 }
 
-int32_t rueda_request_wait(rueda_request* request, double, rueda_error* error) {
+int32_t rueda_request_test(const rueda_request* request) {
+  std::lock_guard lock(mutex);
+  return request->ended ? 1 : 0;
+}
+
+int32_t rueda_request_wait(rueda_request* request, double seconds, rueda_error* error) {
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return request->ended; });
+  const auto has_ended = [&] { return request->ended; };
+  if (seconds < 0) changed.wait(lock, has_ended);
+  if (!changed.wait_for(lock, std::chrono::duration<double>(seconds), has_ended))
+    return RUEDA_DEADLINE_EXCEEDED;
   if (error != nullptr) error->message[request->text.copy(error->message, 2000)] = 0;
   return request->code;
+}
+
+int32_t rueda_start_and_wait(rueda_context* context, const rueda_op* op, double seconds,
+                             rueda_request** request, rueda_error* error) {
+  rueda_start(context, op, 1, 0, request, error);
+  return rueda_request_wait(*request, seconds, error);
 }
 
 void rueda_request_release(rueda_request* request) {
@@ -241,6 +260,22 @@ TEST_CASE("a call starts all its members and ends with the last of them") {
   CHECK_FALSE(call.is_completed());
   end("b\n7 .0");
   CHECK(call.outcome().empty());
+}
+
+TEST_CASE("what ends while its starter has patience is completed by the starter") {
+  rueda_xla_use(&first);
+  completers.clear();
+  at_once = true;
+  Call small(3, member(1, "a") + member(2, "b"));
+  at_once = false;
+  CHECK(small.is_completed());
+  CHECK(small.outcome().empty());
+  CHECK(completers == std::vector{std::this_thread::get_id()});
+
+  Call large(1, member(1, "a"));
+  end("a");
+  CHECK(large.outcome().empty());
+  CHECK(completers.back() != std::this_thread::get_id());
 }
 
 TEST_CASE("the first error is the call's, once all its members have ended") {

@@ -8,7 +8,6 @@ import pytest
 import rueda.attention as ra
 import torch
 from attention_oracle import LENGTH, blocks_of, causal, check, dense, dilated, error, inputs
-from rueda import _ffi
 from rueda.attention import device
 from rueda.attention.device import _kernels, _own, _partial, _pieces, _ring
 from worlds import ranks
@@ -39,16 +38,14 @@ def packed(ends, n=LENGTH):
 
 
 KERNELS = ("torch", "cpu", "cuda")
+HOST_ATTENTION = pathlib.Path(__file__).parents[2] / "build/release/tests/attention/host_attention.so"
 
 
 @contextlib.contextmanager
 def using(name):
     """Operations of PyTorch; a library's kernel behind the adapters of those of GPUs; the source of our own, compiled for the host."""
     if name == "cuda":
-        file = pathlib.Path(_ffi.library_path()).resolve().parents[1] / "tests/attention/host_attention.so"
-        if not file.exists():
-            pytest.skip("tests/attention/host_attention.so is not built")
-        _own._library_file, _own.Own.device = file, "cpu"
+        _own._library_file, _own.Own.device = HOST_ATTENTION, "cpu"
     else:
         device.use_kernel(name, device="cpu")
     yield

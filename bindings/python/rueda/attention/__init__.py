@@ -5,8 +5,9 @@
     out = ra.ring_attention(q, k, v, causal=True, layout="zigzag")
     whole = ra.unshard_sequence(out, layout="zigzag", length=n)    # on every rank
 
-Tensors are (batch, tokens of this rank, heads, head_dim), NumPy arrays (forward only) or PyTorch
-tensors on the CPU or a GPU (with gradients), float32, float16 or, in PyTorch, bfloat16. Results and gradients
+Tensors are (batch, tokens of this rank, heads, head_dim), NumPy arrays (forward only), PyTorch
+tensors on the CPU or a GPU or JAX arrays on the CPU, in ``jax.jit`` too (both with gradients); float32, float16 or, not in
+NumPy, bfloat16. Results and gradients
 are those of ordinary attention over the whole sequence, computed in float32. Key/value heads may be
 fewer than query heads. All ranks of a set call in the same order with the same arguments; a mistake
 is an error on each of them, and a rank that is lost is named with the step.
@@ -15,7 +16,8 @@ Common keywords: ``causal``, ``window_size=(left, right)`` (-1: no limit), ``lay
 "zigzag", "striped"), ``softmax_scale``, ``process_set`` (or a group of ``torch.distributed``), ``return_lse`` (also returns the
 log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd": (batch, heads,
 tokens, head_dim)), ``async_op`` (returns an `AttentionRequest` at once), ``chunk_tokens`` (bounds the
-workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked.
+workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked (of JAX arrays, all
+ranks are taken to have as many).
 
 Keys may be more or fewer than queries (cross-attention; new queries with a prefix of keys): ``key_length``
 says how many, where ``length`` is given. Each side is spread by the layout. ``causal`` and ``window_size``

@@ -42,17 +42,23 @@ def framework(tensor):
         from rueda.attention import _torch
 
         return _torch
-    raise ValueError(f"expected a NumPy array or a PyTorch tensor, got {type(tensor).__name__}")
+    if hasattr(tensor, "aval"):
+        from rueda.attention import _jax
+
+        return _jax
+    raise ValueError(f"expected an array of NumPy or JAX or a PyTorch tensor, got {type(tensor).__name__}")
+
+
+def _is_torch(tensor):
+    return hasattr(tensor, "requires_grad")
 
 
 def _check(q, k, v):
     for other in (k, v):  # plain comparisons: torch.compile reads them too
         framework(other)
-        if isinstance(other, np.ndarray) != isinstance(q, np.ndarray):
-            raise ValueError(
-                "q, k, v are of different frameworks: give all as NumPy arrays or as PyTorch tensors"
-            )
-        if not isinstance(q, np.ndarray) and q.device != other.device:
+        if isinstance(other, np.ndarray) != isinstance(q, np.ndarray) or _is_torch(other) != _is_torch(q):
+            raise ValueError("q, k, v are of different frameworks: give all as arrays or tensors of one")
+        if _is_torch(q) and q.device != other.device:
             raise ValueError(f"q, k, v are on different devices: {q.device} and {other.device}")
     if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
         raise ValueError(
@@ -116,6 +122,9 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         **spec,
     }
     options = module.options_of(q, options)
+    if length is None and module.EQUAL_SHARES:
+        length = q.shape[1] * process_set.size()
+        options["key_length"] = key_length or k.shape[1] * process_set.size()
     if module.is_compiling():
         if async_op:
             raise ValueError("async_op is not possible under torch.compile")

@@ -256,7 +256,8 @@ def unshard_sequence(shard, *, layout="contiguous", length=None, axis=1, process
     if module.is_compiling():
         return module.graph.unshard(shard, layout, length, axis, process_set)
     if length is None:
-        length = length_of(shard.shape[axis], process_set)
+        tokens = shard.shape[axis]
+        length = tokens * process_set.size() if module.EQUAL_SHARES else length_of(tokens, process_set)
     positions, own = places(layout, length, process_set)
     if shard.shape[axis] != len(own):
         raise ValueError(

@@ -7,6 +7,7 @@ from rueda.attention import _calls
 from rueda.attention._layouts import position_ids
 
 graph = None
+EQUAL_SHARES = False  # without a length the ranks are asked
 
 
 def is_compiling():

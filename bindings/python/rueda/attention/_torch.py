@@ -9,6 +9,8 @@ from rueda.attention._tensors import backward, forward, name_of, unshard, unshar
 from rueda.torch._compiler import graph as _collectives_graph
 from rueda.torch._compiler import is_compiling  # noqa: F401
 
+EQUAL_SHARES = False  # without a length the ranks are asked
+
 if _collectives_graph is None:
     graph = None
 else:

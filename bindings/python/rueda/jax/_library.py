@@ -1,24 +1,36 @@
 """librueda_xla.so, which XLA calls, and the context that its calls use."""
 
-import functools
-
 import jax
 
-from rueda._plugins import Plugin
-from rueda._runtime import runtime
-from rueda.common import basics
-from rueda.jax._internals import dispatch
+from rueda._plugins import Plugin, init_with
+from rueda.jax._internals import dispatch, mlir
 
-TARGET = "rueda_collective"
+COLLECTIVE, ATTENTION = "rueda_collective", "rueda_attention"  # custom calls
 
 _plugin = Plugin("xla")
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_plugin.library.rueda_xla_collective), "cpu")
+for _target, _function in (
+    (COLLECTIVE, _plugin.library.rueda_xla_collective),
+    (ATTENTION, _plugin.library.rueda_xla_attention),
+):
+    jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(_function), "cpu")
 attach = _plugin.attach
+
+
+def register(primitive, lower):
+    """The primitive becomes what ``lower`` makes, anew at each place in a program."""
+    mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
 
 
 def is_any_under_way():
     """Are there operations, of all threads, that XLA waits for?"""
     return _plugin.library.rueda_xla_under_way() != 0
+
+
+def text_of_loss(error):
+    """The text of an error that may come from a lost rank, else None."""
+    text = str(error)
+    is_loss = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith("UNAVAILABLE")
+    return text if is_loss else None
 
 
 def _begin():
@@ -29,10 +41,4 @@ def _begin():
     attach()
 
 
-@functools.wraps(basics.init)
-def init(*args, **kwargs):
-    basics.init(*args, **kwargs)
-    _begin()
-
-
-runtime.on_new_epoch.append(_begin)
+init = init_with(_begin)

@@ -5,12 +5,14 @@ a program has its own, also where JAX would lower a function once for all its ca
 """
 
 import collections
+import functools
 import itertools
 import struct
 
 import jax
 import numpy as np
 
+from rueda._frameworks import WORDS
 from rueda.jax import _library
 from rueda.jax._internals import (
     ShardingContext,
@@ -21,7 +23,7 @@ from rueda.jax._internals import (
 )
 from rueda.jax._merge import collectives_p
 from rueda.jax._messages import MESSAGES, message_p
-from rueda.jax._primitive import IN_ORDER, WORDS, talks
+from rueda.jax._primitive import IN_ORDER, talks
 
 
 class _Lowered(dict):
@@ -66,7 +68,8 @@ def _name(ctx, spec, avals):
     return name
 
 
-def _require_one_device(context):
+def require_one_device(context):
+    """ValueError for a computation that is spread over several."""
     axes = context.axis_context
     if isinstance(axes, ShardingContext) and axes.num_devices > 1:
         raise ValueError(
@@ -91,43 +94,34 @@ def _line(spec, count, name):
 
 
 def _lower(ctx, *operands, members, is_ordered):
-    _require_one_device(ctx.module_context)
+    require_one_device(ctx.module_context)
     avals = iter(ctx.avals_in)
     lines = []
     for spec, count in members:
         shaped = [] if spec.kind in MESSAGES else list(itertools.islice(avals, count))
         lines.append(_line(spec, count, _name(ctx, spec, shaped)))
-    if is_ordered:
-        operands = (ctx.tokens_in.get(IN_ORDER), *operands)
-        token = core.abstract_token
-        call = _call(
-            ctx.replace(avals_in=(token, *ctx.avals_in), avals_out=(token, *ctx.avals_out)),
-            operands,
-            lines,
-            members[0][0],
-        )
-        token, *results = call.results
-        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({IN_ORDER: token})))
-        return results
-    return _call(ctx, operands, lines, members[0][0]).results
-
-
-def _call(ctx, operands, lines, of_world):
-    rule = jax.ffi.build_ffi_lowering_function(_library.TARGET, has_side_effect=True)
-    return rule(
-        ctx,
-        *operands,
-        members="".join(lines),
-        rank=np.int32(of_world.rank),
-        size=np.int32(of_world.world),
+    rule = jax.ffi.build_ffi_lowering_function(_library.COLLECTIVE, has_side_effect=True)
+    first = members[0][0]
+    call = functools.partial(
+        rule, members="".join(lines), rank=np.int32(first.rank), size=np.int32(first.world)
     )
+    return in_order(ctx, operands, call, IN_ORDER) if is_ordered else call(ctx, *operands).results
 
 
-mlir.register_lowering(collectives_p, _lower, platform="cpu", cacheable=False)
+def in_order(ctx, operands, call, effect):
+    """Results of a call that comes behind all before it with that ordered effect; a token says so to XLA."""
+    token = core.abstract_token
+    with_token = ctx.replace(avals_in=(token, *ctx.avals_in), avals_out=(token, *ctx.avals_out))
+    token, *results = call(with_token, ctx.tokens_in.get(effect), *operands).results
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
+    return results
+
+
+_library.register(collectives_p, _lower)
 
 
 def _lower_message(ctx, *operands, members, results):
     return _lower(ctx, *operands, members=members, is_ordered=True)
 
 
-mlir.register_lowering(message_p, _lower_message, platform="cpu", cacheable=False)
+_library.register(message_p, _lower_message)

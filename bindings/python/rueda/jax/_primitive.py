@@ -5,29 +5,19 @@ name. `_messages` has those that are ordered. `_merge` and `_lowering` make a pr
 """
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
 from jax import lax
 
 from rueda import _ffi
+from rueda._frameworks import WORDS, replaced
 from rueda.common import basics
 from rueda.jax import _library
-from rueda.jax._internals import ad, batching, core, dispatch, effects
+from rueda.jax._internals import ad, batching, core, effects, start_fast
 
 LINEAR = (basics.Average, basics.Sum)
 _IN_PARTS = (_ffi.ALLGATHER, _ffi.ALLTOALL, _ffi.REDUCESCATTER)  # along the first dimension
-WORDS = {
-    _ffi.ALLREDUCE: "allreduce",
-    _ffi.ALLGATHER: "allgather",
-    _ffi.BROADCAST: "broadcast",
-    _ffi.REDUCESCATTER: "reducescatter",
-    _ffi.ALLTOALL: "alltoall",
-    _ffi.SEND: "send",
-    _ffi.RECV: "recv",
-    _ffi.BARRIER: "barrier",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +78,7 @@ for _allowed in (effects.custom_derivatives_allowed_effects, effects.remat_allow
 
 collective_p = core.Primitive("rueda_collective")
 collective_p.multiple_results = True
-collective_p.def_impl(functools.partial(dispatch.apply_primitive, collective_p))
+start_fast(collective_p, _EFFECT)
 
 
 @collective_p.def_effectful_abstract_eval
@@ -130,10 +120,8 @@ def _jvp(arrays, tangents, *, spec):
     moved = collective_p.bind(
         *(ad.instantiate_zeros(tangents[i]) for i in moving), spec=spec.but("tangent")
     )
-    out = [ad.Zero(core.typeof(each).to_tangent_aval()) for each in results]
-    for i, each in zip(moving, moved):
-        out[i] = each
-    return results, out
+    zeros = [ad.Zero(core.typeof(each).to_tangent_aval()) for each in results]
+    return results, replaced(zeros, moving, moved)
 
 
 ad.primitive_jvps[collective_p] = _jvp
@@ -142,10 +130,8 @@ ad.primitive_jvps[collective_p] = _jvp
 def _transpose(cotangents, *arrays, spec):
     wanted = [i for i, each in enumerate(arrays) if ad.is_undefined_primal(each)]
     given = [ad.instantiate_zeros(cotangents[i]) for i in wanted]
-    results = [None] * len(arrays)
-    for i, each in zip(wanted, _gradients(given, [arrays[i].aval.shape for i in wanted], spec)):
-        results[i] = each
-    return results
+    gradients = _gradients(given, [arrays[i].aval.shape for i in wanted], spec)
+    return replaced([None] * len(arrays), wanted, gradients)
 
 
 ad.primitive_transposes[collective_p] = _transpose

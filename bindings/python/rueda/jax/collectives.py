@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rueda import _array_collectives, _ffi
+from rueda._frameworks import check_name
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
@@ -21,8 +22,7 @@ _NAMED = {
 def _spec(kind, process_set, name, **fields):
     place = runtime.require_running()
     set_id = id_for_operation(process_set)
-    if name is not None and (not isinstance(name, str) or not name):
-        raise ValueError(f"name={name!r}: expected a text that is not empty, or None")
+    check_name(name)
     return Spec(
         kind,
         process_set=set_id,

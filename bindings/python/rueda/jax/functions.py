@@ -11,7 +11,8 @@ from rueda.common.process_sets import global_process_set
 from rueda.jax.collectives import broadcast
 
 
-def _is_key(leaf):
+def is_key(leaf):
+    """Is it an array of random keys?"""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -29,12 +30,12 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         The ranks that take part; only they may call this.
     """
     leaves, form = jax.tree.flatten(params)
-    plain = [jax.random.key_data(each) if _is_key(each) else each for each in leaves]
+    plain = [jax.random.key_data(each) if is_key(each) else each for each in leaves]
     sent = broadcast(plain, root_rank, process_set=process_set)
     return jax.tree.unflatten(
         form,
         [
-            jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if _is_key(old) else new
+            jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if is_key(old) else new
             for old, new in zip(leaves, sent)
         ],
     )

@@ -5,6 +5,7 @@ import functools
 import jax
 
 from rueda._compression import compressed_group
+from rueda._frameworks import check_count, replaced
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.jax.collectives import allreduce
@@ -17,9 +18,7 @@ def _reduce(grads, op, compression, process_set):
     moved = [i for i, each in enumerate(leaves) if getattr(each, "dtype", None) != jax.dtypes.float0]
     sent = [leaves[i] for i in moved]
     reduced = compressed_group(allreduce, compression, sent, op=op, process_set=process_set)
-    for i, each in zip(moved, reduced):
-        leaves[i] = each
-    return jax.tree.unflatten(form, leaves)
+    return jax.tree.unflatten(form, replaced(leaves, moved, reduced))
 
 
 def DistributedOptimizer(
@@ -50,8 +49,7 @@ def DistributedOptimizer(
     """
     import optax
 
-    if isinstance(every_k, bool) or not isinstance(every_k, int) or every_k < 1:
-        raise ValueError(f"every_k={every_k!r}: expected a whole number, 1 or more")
+    check_count("every_k", every_k)
     inner = optax.with_extra_args_support(optimizer)
 
     def update(grads, state, params=None, **extra):

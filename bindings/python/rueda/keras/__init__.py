@@ -22,7 +22,7 @@ from rueda.common.process_sets import (
     process_set_included,
     remove_process_set,
 )
-from rueda.keras import callbacks
+from rueda.keras import callbacks, elastic
 from rueda.keras._framework import Compression, init
 from rueda.keras.functions import (
     allgather,

@@ -1,24 +1,24 @@
-"""The framework below Keras, which its backend is: how it reduces gradients as one group."""
+"""The framework below Keras, which its backend is: how it reduces gradients as one group, and what a lost rank's error is."""
 
 import keras
 
 BACKEND = keras.backend.backend()
 
 if BACKEND == "torch":
-    from rueda.torch import Compression, grouped_allreduce, init  # noqa: F401
+    from rueda.torch import Compression, init  # noqa: F401
+    from rueda.torch import grouped_allreduce as reduce_group  # noqa: F401
 
-    def reduce_group(tensors, **options):
-        return grouped_allreduce(tensors, **options)
+    def text_of_loss(error):
+        """None: a lost rank's error is a HorovodInternalError."""
 
 elif BACKEND == "tensorflow":
+    from rueda.tensorflow._library import text_of_loss  # noqa: F401
     from rueda.tensorflow.compression import Compression  # noqa: F401
-    from rueda.tensorflow.mpi_ops import grouped_allreduce, init  # noqa: F401
-
-    def reduce_group(tensors, **options):
-        return grouped_allreduce(tensors, **options)
-
+    from rueda.tensorflow.mpi_ops import grouped_allreduce as reduce_group  # noqa: F401
+    from rueda.tensorflow.mpi_ops import init  # noqa: F401
 elif BACKEND == "jax":
     from rueda._compression import compressed_group
+    from rueda.jax._library import text_of_loss  # noqa: F401
     from rueda.jax import Compression, allreduce, init  # noqa: F401
 
     def reduce_group(tensors, compression, **options):
@@ -37,3 +37,15 @@ def only_when(condition, function, tensors):
     import jax
 
     return jax.lax.cond(condition, function, list, tensors)
+
+
+def settle(model):
+    """On the JAX backend variables have their values while steps are under way only when asked to."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def drop_steps(model):
+    """What steps under way have given is not put into the variables any more, which are about to be assigned."""
+    if hasattr(model, "_jax_state"):
+        model._jax_state = None

@@ -4,13 +4,7 @@ import keras
 
 from rueda._numpy import np
 from rueda.common import basics
-from rueda.keras import functions
-
-
-def _sync(model):
-    """On the JAX backend variables have their values while a batch is over only when asked to."""
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()
+from rueda.keras import _framework, functions
 
 
 def _rate(optimizer):
@@ -37,7 +31,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self):
         self.broadcast_done = True
-        _sync(self.model)
+        _framework.settle(self.model)
         kept = {id(each) for each in self.local_variables}
         variables = [*self.model.weights, *self.model.optimizer.variables]
         functions.broadcast_variables([v for v in variables if id(v) not in kept], self.root_rank)
@@ -134,12 +128,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._adjust(epoch)
 
     def on_epoch_end(self, epoch, logs=None):
-        _sync(self.model)
+        _framework.settle(self.model)
         if logs is not None:
             logs["lr"] = _rate(self.model.optimizer)
 
     def _adjust(self, epoch):
-        _sync(self.model)
+        _framework.settle(self.model)
         optimizer = self.model.optimizer
         old, new = _rate(optimizer), self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new

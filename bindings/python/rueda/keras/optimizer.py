@@ -10,6 +10,7 @@ import sys
 
 import keras
 
+from rueda._frameworks import check_count, check_predivide, list_of, replaced
 from rueda.common import basics
 from rueda.common.process_sets import ProcessSet, global_process_set
 from rueda.keras import _framework
@@ -44,8 +45,7 @@ class _Reduction:
                 postscale_factor=self.postscale,
                 process_set=self.process_set,
             )
-            for i, each in zip(sent, results):
-                reduced[i] = each
+            reduced = replaced(reduced, sent, results)
         if self.scale_local:
             for i in mine:
                 if grads[i] is not None:
@@ -155,13 +155,9 @@ def PartialDistributedOptimizer(
     if op not in (basics.Average, basics.Sum):
         raise ValueError("DistributedOptimizer: op is Average or Sum")
     passes = backward_passes_per_step
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step={passes!r}: expected a whole number, 1 or more")
-    if gradient_predivide_factor != 1.0 and op != basics.Average:
-        raise ValueError("gradient_predivide_factor is for op=Average")
-    local_layers = [] if local_layers is None else local_layers
-    if not isinstance(local_layers, (list, tuple)):
-        local_layers = [local_layers]
+    check_count("backward_passes_per_step", passes)
+    check_predivide(gradient_predivide_factor, op)
+    local_layers = list_of(local_layers)
     if any(not layer.built for layer in local_layers):
         raise ValueError("local_layers: a layer has no variables yet; build the model first")
     if local_layers and passes > 1:

@@ -25,6 +25,7 @@ from rueda.common.process_sets import (
     process_set_included,
     remove_process_set,
 )
+from rueda.tensorflow import elastic
 from rueda.tensorflow._library import init
 from rueda.tensorflow.compression import Compression
 from rueda.tensorflow.functions import (

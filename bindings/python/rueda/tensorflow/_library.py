@@ -1,13 +1,10 @@
 """librueda_tf.so: its ops in TensorFlow, and the context that they use."""
 
 import ctypes
-import functools
 
 import tensorflow as tf
 
-from rueda._plugins import Plugin, plugin_path
-from rueda._runtime import runtime
-from rueda.common import basics
+from rueda._plugins import Plugin, init_with, plugin_path
 
 # What RuedaPlace gives, as bindings/tensorflow/place.cc counts it.
 TOKEN, RANK, LOCAL_RANK, SIZE, LOCAL_SIZE, IS_INCLUDED = range(6)
@@ -33,18 +30,15 @@ def _load():
 
 ops, _plugin = _load()
 attach = _plugin.attach
+init = init_with(attach)
+
+
+def text_of_loss(error):
+    """The text of an error that may come from a lost rank, else None."""
+    return error.message if isinstance(error, tf.errors.AbortedError) else None
 
 
 def place_op(what, process_set_id=0):
     """An int32 scalar that is looked up when the program runs."""
     attach()
     return ops.rueda_place(what=what, process_set=process_set_id)
-
-
-@functools.wraps(basics.init)
-def init(*args, **kwargs):
-    basics.init(*args, **kwargs)
-    attach()
-
-
-runtime.on_new_epoch.append(attach)

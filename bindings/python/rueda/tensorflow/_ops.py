@@ -14,6 +14,7 @@ import weakref
 import tensorflow as tf
 
 from rueda import _ffi
+from rueda._frameworks import WORDS, replaced
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import registered
@@ -21,13 +22,6 @@ from rueda.tensorflow import _library
 from rueda.tensorflow._library import TOKEN, ops, place_op
 
 LINEAR = (basics.Average, basics.Sum)
-WORDS = {
-    _ffi.ALLREDUCE: "allreduce",
-    _ffi.ALLGATHER: "allgather",
-    _ffi.BROADCAST: "broadcast",
-    _ffi.REDUCESCATTER: "reducescatter",
-    _ffi.ALLTOALL: "alltoall",
-}
 _SAME = (_ffi.ALLREDUCE, _ffi.BROADCAST)  # results have the shapes of what is given
 
 
@@ -174,10 +168,7 @@ def _moving(op, grads):
 
 
 def _spread(places, values, op):
-    result = [None] * len(op.inputs)  # the token has none
-    for i, value in zip(places, values):
-        result[i] = value
-    return result
+    return replaced([None] * len(op.inputs), places, values)  # the token has none
 
 
 @tf.RegisterGradient("RuedaSame")

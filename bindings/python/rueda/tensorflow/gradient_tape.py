@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from rueda._frameworks import check_predivide, list_of, replaced
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
 from rueda.tensorflow.compression import Compression
@@ -25,10 +26,7 @@ def reduce_gradients(
         process_set=process_set,
         name=name,
     )
-    result = list(grads)
-    for i, each in zip(present, reduced):
-        result[i] = each
-    return result
+    return replaced(grads, present, reduced)
 
 
 class _Tape:
@@ -99,12 +97,8 @@ def PartialDistributedGradientTape(
     scale_local_gradients : bool
         Divide these by the number of ranks, as the others are.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor is for op=Average")
-    local_layers = [] if local_layers is None else local_layers
-    if not isinstance(local_layers, (list, tuple)):
-        local_layers = [local_layers]
-    sources = [each for layer in local_layers for each in layer.trainable_variables]
+    check_predivide(gradient_predivide_factor, op)
+    sources = [each for layer in list_of(local_layers) for each in layer.trainable_variables]
     sources += [each.value for each in sources if hasattr(each, "value")]
 
     def reduce(grads):

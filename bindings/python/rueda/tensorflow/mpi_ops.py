@@ -6,6 +6,7 @@ from rueda import _ffi
 from rueda._collectives import reduce_op
 from rueda._collectives import reduce_op as handle_average_backwards_compatibility  # noqa: F401
 from rueda._compression import compressed_group
+from rueda._frameworks import check_name, replaced
 from rueda._runtime import runtime
 from rueda._waiting import join  # noqa: F401
 from rueda.common import basics as _basics  # noqa: F401
@@ -19,8 +20,7 @@ from rueda.tensorflow.compression import Compression
 
 def _spec(kind, process_set, name, **fields):
     runtime.require_running()
-    if name is not None and (not isinstance(name, str) or not name):
-        raise ValueError(f"name={name!r}: expected a text that is not empty, or None")
+    check_name(name)
     return _ops.Spec(kind, process_set=id_for_operation(process_set), name=name, **fields)
 
 
@@ -128,9 +128,7 @@ def grouped_allreduce(
     for i, each in enumerate(results):
         if isinstance(each, tf.IndexedSlices):
             results[i] = _slices(each, op, name and f"{name}.{i}", scales, process_set)
-    for i, each in zip(dense, reduced):
-        results[i] = each
-    return results
+    return replaced(results, dense, reduced)
 
 
 def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_process_set):

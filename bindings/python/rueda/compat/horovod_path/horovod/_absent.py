@@ -4,9 +4,6 @@ import importlib.abc
 import importlib.machinery
 import sys
 
-_NO_ELASTIC = (
-    "rueda has no elastic states of TensorFlow and Keras; elastic jobs are those of horovod.torch.elastic"
-)
 _NO_SERVICES = "rueda has no services that unpickle what they are sent; start jobs with ruedarun or horovod.run()"
 _NO_MPIRUN = "rueda starts ranks itself, for MPI too (docs/launchers.md); start jobs with ruedarun or horovod.run()"
 _NO_EXTENSION = "rueda has no extension that is compiled against PyTorch; use the functions of horovod.torch"
@@ -16,9 +13,6 @@ _NO_DRIVER = (
 )
 
 PARTS = {
-    "horovod.tensorflow.elastic": _NO_ELASTIC,
-    "horovod.tensorflow.keras.elastic": _NO_ELASTIC,
-    "horovod.keras.elastic": _NO_ELASTIC,
     "horovod.tensorflow.data": "rueda does not start services of tf.data; use tf.data, sharded by rank",
     "horovod.tensorflow.gradient_aggregation": "use backward_passes_per_step of DistributedOptimizer",
     "horovod.tensorflow.gradient_aggregation_eager": "use backward_passes_per_step of DistributedOptimizer",

@@ -2,7 +2,8 @@
 
 from rueda.keras import *  # noqa: F401,F403
 
-# In place of rueda.keras's module of the same name, which came with the star.
-import horovod.keras.callbacks  # noqa: F401
+# In place of rueda.keras's modules of the same names, which came with the star.
+import horovod.keras.callbacks
+import horovod.keras.elastic  # noqa: F401
 
 del horovod

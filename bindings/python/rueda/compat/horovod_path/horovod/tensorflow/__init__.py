@@ -5,6 +5,7 @@ from rueda.tensorflow import SyncBatchNormalization  # noqa: F401
 
 # In place of rueda.tensorflow's modules of the same names, which came with the star.
 import horovod.tensorflow.compression
+import horovod.tensorflow.elastic
 import horovod.tensorflow.functions
 import horovod.tensorflow.mpi_ops
 import horovod.tensorflow.sync_batch_norm  # noqa: F401

@@ -1,0 +1,3 @@
+"""Horovod's ``horovod.keras.elastic``, by rueda."""
+
+from rueda.keras.elastic import *  # noqa: F401,F403

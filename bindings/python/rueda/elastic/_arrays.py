@@ -1,0 +1,119 @@
+"""What the states of JAX, Keras and TensorFlow have in common.
+
+These frameworks' operations end with exceptions of the framework's own; `run_fn` here makes of a lost rank's what `rueda.elastic` knows.
+"""
+
+import functools
+import hashlib
+
+from rueda._numpy import np
+from rueda._objects import broadcast_object
+from rueda.common import basics
+from rueda.common.exceptions import HorovodInternalError
+from rueda.elastic import _loop
+from rueda.elastic._state import ObjectState
+from rueda.elastic._transfer import share
+
+
+def forms(arrays):
+    """Dtype and shape of each, as text."""
+    return [f"{array.dtype}{list(array.shape)}" for array in arrays]
+
+
+def digest_of(*what):
+    """What `layout` gives: of anything that prints the same on all ranks."""
+    return hashlib.sha256(repr(what).encode()).digest()
+
+
+def share_arrays(arrays, names):
+    """Fills arrays of NumPy, in C order, with what rank 0 has in its own; ValueError on all ranks where names differ."""
+    share([array.reshape(-1).view(np.uint8) for array in arrays], "state", names)
+
+
+class VariablesState(ObjectState):
+    """Of variables, which stay the objects that they are, and plain objects. Subclasses say which and how they are read and written.
+
+    Parameters
+    ----------
+    **kwargs
+        Plain objects, which become attributes, as in `ObjectState`.
+    """
+
+    is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
+    _values = ()
+
+    def __init__(self, **kwargs):
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
+        self._save_uncounted()
+
+    def shared(self):
+        """The variables that all ranks have alike; as many, in the same order, on all of them."""
+        raise NotImplementedError()
+
+    def own(self):
+        """Those that are each rank's own: saved and restored, not synchronized."""
+        return []
+
+    def read(self, variables):
+        """Copies of their values, as numpy.ndarray in C order."""
+        raise NotImplementedError()
+
+    def write(self, variables, values):
+        """Gives them these values."""
+        raise NotImplementedError()
+
+    def save(self):
+        """Keeps everything as it is, in this rank's memory."""
+        values = self.read([*self.shared(), *self.own()])
+        super().save()
+        self._values = values
+
+    def restore(self):
+        """Everything as it was saved last."""
+        self.write([*self.shared(), *self.own()], self._values)
+        super().restore()
+        self.is_broken = False
+
+    def sync(self):
+        """Everything as it is on rank 0, but what is each rank's own; it counts as saved.
+
+        Raises
+        ------
+        ValueError
+            On all ranks: the variables of a rank have other shapes or dtypes.
+        """
+        if self.is_broken:
+            self.restore()
+        variables = self.shared()
+        values = self.read(variables)
+        share_arrays(values, forms(values))
+        self.write(variables, values)
+        super().sync()
+        self._save_uncounted()
+
+    def layout(self):
+        """What must be the same on all ranks, for the launcher to compare."""
+        return digest_of(forms(self._values[: len(self.shared())]), sorted(self._saved_state))
+
+
+def run_fn(func, text_of_loss):
+    """`rueda.elastic.run` for functions that end with a framework's exceptions.
+
+    ``text_of_loss``: of an exception, its text if it may come from a lost rank, else None.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state, *args, **kwargs):
+        try:
+            return func(state, *args, **kwargs)
+        except HorovodInternalError:
+            state.is_broken = True
+            raise
+        except Exception as error:
+            text = text_of_loss(error)
+            if text is None:
+                raise
+            state.is_broken = True
+            raise HorovodInternalError(text) from error
+
+    return _loop.run(wrapper)

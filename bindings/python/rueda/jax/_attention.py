@@ -1,0 +1,135 @@
+"""The primitives behind attention: forward, and backward for `jax.grad`.
+
+A call follows a plan of `rueda.attention`, which the program refers to by its address. Ranks make their calls
+in the same order, which is that of the program: an effect of their own has them pass on a token. Beside its
+results a forward keeps nothing for its backward, which therefore has the log-sum-exp in float32 only.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rueda._runtime import runtime
+from rueda.jax import _library
+from rueda.jax._internals import ad, batching, core, dispatch, effects, forget_failed_tokens
+from rueda.jax._lowering import in_order, require_one_device
+
+
+
+class AttentionEffect(effects.Effect):
+    """Of calls of attention, which stay in the order in which they stand."""
+
+    def __repr__(self):
+        return "rueda attention"
+
+
+IN_ORDER = AttentionEffect()
+for _allowed in (
+    effects.ordered_effects,
+    effects.lowerable_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+    effects.remat_allowed_effects,
+):
+    _allowed.add_type(AttentionEffect)
+forget_failed_tokens(IN_ORDER)
+
+_NONE = (-1, -1)  # place of a call that needs no job
+_lowered = []  # plans of programs, which may be run as long as the process lives
+
+
+def attention(plan, threads, q, k, v):
+    """(out, lse). Starts nothing on other ranks before the program runs."""
+    place = _NONE
+    if not plan.local:
+        _library.attach()
+        place = runtime.place.rank, runtime.place.size
+    return forward_p.bind(q, k, v, plan=plan, threads=threads, place=place)
+
+
+def _primitive(name, shapes):
+    """One that is lowered to a call of librueda_xla.so; ``shapes(avals, settings)``: of its results."""
+    made = core.Primitive(name)
+    made.multiple_results = True
+    made.def_impl(functools.partial(dispatch.apply_primitive, made))
+    made.def_effectful_abstract_eval(lambda *avals, **settings: (shapes(*avals), {IN_ORDER}))
+    return made
+
+
+def _of_forward(q, k, v):
+    batch, tokens, heads, _ = q.shape
+    return [core.ShapedArray(q.shape, q.dtype), core.ShapedArray((batch, heads, tokens), np.float32)]
+
+
+def _of_backward(dout, q, k, v, *_):
+    return [core.ShapedArray(each.shape, each.dtype) for each in (q, k, v)]
+
+
+forward_p = _primitive("rueda_attention", _of_forward)
+backward_p = _primitive("rueda_attention_backward", _of_backward)
+
+# The tangents of (out, lse) from those of (q, k, v): only to be transposed.
+tangent_p = core.Primitive("rueda_attention_tangent")
+tangent_p.multiple_results = True
+tangent_p.def_abstract_eval(lambda dq, dk, dv, *_, **settings: _of_forward(dq, dk, dv))
+
+
+def _jvp(primals, tangents, **settings):
+    out, lse = forward_p.bind(*primals, **settings)
+    if all(type(each) is ad.Zero for each in tangents):
+        return (out, lse), tuple(ad.Zero(core.typeof(each).to_tangent_aval()) for each in (out, lse))
+    moving = map(ad.instantiate_zeros, tangents)
+    return (out, lse), tangent_p.bind(*moving, *primals, out, lse, **settings)
+
+
+def _transpose(cotangents, *operands, **settings):
+    dout, dlse = cotangents
+    q, k, v, out, lse = operands[3:]
+    dlse = () if type(dlse) is ad.Zero else (dlse,)
+    dout = jnp.zeros(out.shape, out.dtype) if type(dout) is ad.Zero else dout
+    grads = backward_p.bind(dout, q, k, v, out, lse, *dlse, **settings)
+    wanted = [g if ad.is_undefined_primal(x) else None for g, x in zip(grads, operands)]
+    return [*wanted, None, None, None, None, None]
+
+
+ad.primitive_jvps[forward_p] = _jvp
+ad.primitive_transposes[tangent_p] = _transpose
+
+
+def _refusal(text):
+    def refuse(*_, **settings):
+        raise NotImplementedError(f"rueda.jax: {text}")
+
+    return refuse
+
+
+_forward_mode = _refusal("attention has derivatives by jax.grad and jax.vjp, not by jax.jvp")
+tangent_p.def_impl(_forward_mode)
+ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _refusal("attention has no second derivatives")
+for each in (forward_p, backward_p, tangent_p):
+    batching.primitive_batchers[each] = _refusal("attention in vmap: give it the batch as the first dimension of q, k and v")
+
+
+def _lower(ctx, *operands, plan, threads, place, is_backward):
+    require_one_device(ctx.module_context)
+    _lowered.append(plan)
+    rule = jax.ffi.build_ffi_lowering_function(_library.ATTENTION, has_side_effect=True)
+    call = functools.partial(
+        rule,
+        name=f"attention.set{plan.process_set_id}",
+        plan=np.int64(plan.pointer),
+        process_set=np.int32(plan.process_set_id),
+        threads=np.int32(threads),
+        is_local=np.int32(plan.local),
+        is_backward=np.int32(is_backward),
+        rank=np.int32(place[0]),
+        size=np.int32(place[1]),
+    )
+    return in_order(ctx, operands, call, IN_ORDER)
+
+
+_library.register(forward_p, functools.partial(_lower, is_backward=False))
+_library.register(backward_p, functools.partial(_lower, is_backward=True))
+_library.register(tangent_p, _forward_mode)

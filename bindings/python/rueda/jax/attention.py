@@ -1,0 +1,40 @@
+"""Distributed attention of JAX arrays, inside of ``jax.jit`` and outside, with gradients: functions of `rueda.attention`.
+
+>>> out = hvd.attention.ring_attention(q, k, v, causal=True, layout="zigzag")
+
+All ranks call in the same order, in programs that are the same. Without ``length`` they are taken to have
+as many tokens each. Gradients come by ``jax.grad`` and ``jax.vjp``, inside of `jax.checkpoint` and loops too; there
+are none by ``jax.jvp``, no second ones, and no ``jax.vmap``: the batch is the first dimension.
+"""
+
+from rueda.attention import (
+    BlockMask,
+    all_gather_attention,
+    block_sparse_attention,
+    dilated_attention,
+    merge_attention,
+    position_ids,
+    ring_attention,
+    ring_attention_varlen,
+    ring_block_sparse_attention,
+    ring_dilated_attention,
+    sequence_parallel_sets,
+    shard_sequence,
+    unshard_sequence,
+)
+
+__all__ = [
+    "BlockMask",
+    "all_gather_attention",
+    "block_sparse_attention",
+    "dilated_attention",
+    "merge_attention",
+    "position_ids",
+    "ring_attention",
+    "ring_attention_varlen",
+    "ring_block_sparse_attention",
+    "ring_dilated_attention",
+    "sequence_parallel_sets",
+    "shard_sequence",
+    "unshard_sequence",
+]

@@ -1,0 +1,190 @@
+"""rueda.jax.attention: results are those of PyTorch tensors, bit by bit, and gradients nearly, in every place where JAX lets a function stand."""
+
+import numpy as np
+import pytest
+from worlds import ranks
+
+pytest.importorskip("jax")
+WORLD = "jax"
+
+LENGTH, HEADS, KV_HEADS, DIM = 24, 4, 2, 8
+NEAR = {"float32": 4e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+def shares(rank, size, layout="contiguous", dtype="float32", batch=2, length=LENGTH):
+    """This rank's q, k, v and the gradients of out and lse, as NumPy's arrays."""
+    from rueda.attention import position_ids
+
+    random = np.random.default_rng(7)
+    whole = [random.normal(size=(batch, length, heads, DIM)).astype(np.float32) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)]
+    mine = position_ids(length, layout, rank, size)
+    dlse = random.normal(size=(batch, HEADS, length)).astype(np.float32)
+    return [each[:, mine].copy() for each in whole], dlse[:, :, mine].copy()
+
+
+def by_torch(call, arrays, dlse, dtype):
+    """(out, lse, dq, dk, dv) of the same call with PyTorch's tensors, as float32."""
+    import torch
+
+    *qkv, dout = (torch.from_numpy(each).to(getattr(torch, dtype)) for each in arrays)
+    for each in qkv:
+        each.requires_grad_()
+    out, lse = call(*qkv, return_lse=True)
+    torch.autograd.backward([out, lse], [dout, torch.from_numpy(dlse)])
+    return [each.detach().float().numpy() for each in (out, lse, *(x.grad for x in qkv))]
+
+
+def check(call, arrays, dlse, dtype="float32", wrap=lambda f: f):
+    import jax
+    import jax.numpy as jnp
+
+    *qkv, dout = (jnp.asarray(each, dtype) for each in arrays)
+
+    @wrap
+    def both(q, k, v):
+        (out, lse), back = jax.vjp(lambda *x: call(*x, return_lse=True), q, k, v)
+        return out, lse, *back((dout, jnp.asarray(dlse)))
+
+    ours = [np.asarray(each, np.float32) for each in both(*qkv)]
+    theirs = by_torch(call, arrays, dlse, dtype)
+    for mine, other in zip(ours[:2], theirs[:2]):
+        np.testing.assert_array_equal(mine, other)
+    # PyTorch's backward knows more of the log-sum-exp than its float32.
+    for mine, other in zip(ours[2:], theirs[2:]):
+        np.testing.assert_allclose(mine, other, rtol=NEAR[dtype], atol=NEAR[dtype] / 4)
+
+
+@ranks(1, 2, 3)
+def test_what_it_computes_is_what_torch_gets():
+    import jax
+    import rueda.jax as hvd
+
+    r, n, ha = hvd.rank(), hvd.size(), hvd.attention
+    mask = ha.BlockMask.from_dense(np.tril(np.ones((6, 6), bool)), LENGTH, 4)
+    for layout, dtype, call in (
+        ("contiguous", "float32", lambda q, k, v, **o: ha.ring_attention(q, k, v, **o)),
+        ("zigzag", "bfloat16", lambda q, k, v, **o: ha.ring_attention(q, k, v, causal=True, layout="zigzag", length=LENGTH, **o)),
+        ("striped", "float16", lambda q, k, v, **o: ha.all_gather_attention(q, k, v, window_size=(5, 2), layout="striped", length=LENGTH, **o)),
+        ("contiguous", "float32", lambda q, k, v, **o: ha.ring_dilated_attention(q, k, v, [8, 24], [1, 2], causal=True, length=LENGTH, **o)),
+        ("contiguous", "float32", lambda q, k, v, **o: ha.ring_block_sparse_attention(q, k, v, mask, **o)),
+        ("contiguous", "float32", lambda q, k, v, **o: ha.dilated_attention(q, k, v, [8], [2], **o)),
+    ):  # fmt: skip
+        arrays, dlse = shares(r, n, layout)
+        for wrap in (lambda f: f, jax.jit):
+            check(call, arrays, dlse, dtype, wrap)
+    arrays, dlse = shares(r, n, "striped", batch=1)
+    (q, k, v, _), ends = arrays, [0, 5, 17, LENGTH]
+    packed = jax.jit(lambda *x: ha.ring_attention_varlen(*x, ends, causal=True))(q[0], k[0], v[0])
+    np.testing.assert_array_equal(packed, ha.ring_attention_varlen(q[0], k[0], v[0], ends, causal=True))
+
+
+@ranks(2)
+def test_inside_of_loops_checkpoints_and_beside_collectives():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    arrays, _ = shares(hvd.rank(), hvd.size())
+    q, k, v, _ = map(jnp.asarray, arrays)
+
+    def layer(x, scale):
+        out = hvd.attention.ring_attention(x * scale, k, v, causal=True)
+        return x + out, hvd.allreduce(out.sum(), hvd.Sum)
+
+    def layers(wrap):
+        def loss(scales):
+            x, sums = jax.lax.scan(wrap(layer), q, scales)
+            return (x**2).sum() + sums.sum()
+
+        return jax.jit(jax.value_and_grad(loss))(jnp.asarray([0.5, 1.0, 1.5]))
+
+    def unrolled(scales):
+        x, total = q, 0.0
+        for i in range(3):
+            x, one = layer(x, scales[i])
+            total += one
+        return (x**2).sum() + total
+
+    expected = jax.value_and_grad(unrolled)(jnp.asarray([0.5, 1.0, 1.5]))
+    for wrap in (lambda f: f, jax.checkpoint):
+        for ours, other in zip(layers(wrap), expected):
+            np.testing.assert_allclose(ours, other, rtol=1e-5)
+
+
+@ranks(2)
+def test_independent_calls_keep_their_order():
+    """Two that fit each other's tensors: exchanged, they would give wrong numbers and no error."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    arrays, _ = shares(hvd.rank(), hvd.size())
+    q, k, v, _ = map(jnp.asarray, arrays)
+    ring = hvd.attention.ring_attention
+
+    @jax.jit
+    def program(q, k, v):
+        late = k
+        for _ in range(50):  # one that could begin much later than the other
+            late = jnp.sin(late)
+        return ring(q, late, v), ring(q, k, v), ring(q, k, late)
+
+    sines = k
+    for _ in range(50):
+        sines = jnp.sin(sines)
+    expected = ring(q, sines, v), ring(q, k, v), ring(q, k, sines)
+    for _ in range(5):
+        for ours, other in zip(program(q, k, v), expected):
+            np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+
+
+@ranks(2, 3)
+def test_sequences_are_spread_and_put_together():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    full = jnp.arange(2 * 12 * 3, dtype=jnp.float32).reshape(2, 12, 3)
+    weight = 1.0 + hvd.rank()
+
+    for layout in ("contiguous", "zigzag", "striped"):
+
+        @jax.jit
+        def around(full):
+            mine = hvd.attention.shard_sequence(full, layout=layout)
+            return hvd.attention.unshard_sequence(mine, layout=layout)
+
+        np.testing.assert_array_equal(around(full), full)
+        # Each rank's copy of the whole counts with its weight; the tokens of this rank get the sum.
+        gradient = jax.jit(jax.grad(lambda x: weight * around(x).sum()))(full)
+        mine = hvd.attention.shard_sequence(gradient, layout=layout)
+        np.testing.assert_array_equal(mine, np.full(mine.shape, hvd.size() * (hvd.size() + 1) / 2))
+
+
+@ranks(2)
+def test_what_cannot_be_is_said():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    arrays, _ = shares(hvd.rank(), hvd.size())
+    q, k, v, _ = map(jnp.asarray, arrays)
+    ring = hvd.attention.ring_attention
+    with pytest.raises(NotImplementedError, match="not by jax.jvp"):
+        jax.jvp(lambda q: ring(q, k, v), (q,), (q,))
+    with pytest.raises(NotImplementedError, match="the batch as the first dimension"):
+        jax.vmap(lambda q: ring(q, k, v))(q[None])
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        jax.grad(lambda q: jax.grad(lambda q: ring(q, k, v).sum())(q).sum())(q)
+    from rueda.attention import ulysses_attention
+
+    with pytest.raises(NotImplementedError, match="ring_attention gives the same"):
+        ulysses_attention(q, k, v)
+    with pytest.raises(ValueError, match="of one"):
+        ring(q, np.asarray(k), v)
+    with pytest.raises(ValueError, match="this rank has 12 tokens"):
+        ring(q, k, v, length=100)
+    other = LENGTH if hvd.rank() == 0 else LENGTH + 1  # ranks that disagree are told so, and the job goes on
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION"):
+        jax.block_until_ready(ring(q, k, v, softmax_scale=1.0 / other))
+    np.testing.assert_array_equal(ring(q, k, v), ring(*arrays[:3]))
