@@ -6,6 +6,12 @@
 #include <utility>
 
 namespace rueda::calls {
+namespace {
+
+// So many continuations of a framework may wait at the same time.
+constexpr size_t kMostThreads = 256;
+
+}  // namespace
 
 int32_t Call::begin(rueda_context* context, double patience) {
   const size_t count = ops.size();
@@ -39,10 +45,7 @@ rueda_context* Calls::context() {
 // Whether it may start now; otherwise it waits behind others of its queue.
 bool Calls::take_place(Call* call) {
   std::lock_guard lock(mutex_);
-  if (!has_thread_) {
-    std::thread([this] { complete_for_ever(); }).detach();
-    has_thread_ = true;
-  }
+  have_one_ready();
   ++under_way_;
   call->context_ = context_ == nullptr ? nullptr : rueda_context_retain(context_);
   if (call->queue.empty()) return true;
@@ -149,6 +152,14 @@ void Calls::complete(std::unique_ptr<Call> call) {
   for (rueda_request* each : call->requests) rueda_request_release(each);
 }
 
+// With the mutex held.
+void Calls::have_one_ready() {
+  if (ready_ > 0 || threads_ == kMostThreads) return;
+  std::thread([this] { complete_for_ever(); }).detach();
+  ++threads_;
+  ++ready_;
+}
+
 void Calls::complete_for_ever() {
   for (;;) {
     std::unique_ptr<Call> call;
@@ -157,8 +168,12 @@ void Calls::complete_for_ever() {
       one_more_.wait(lock, [this] { return !ended_.empty(); });
       call.reset(ended_.front());
       ended_.pop_front();
+      --ready_;
+      have_one_ready();
     }
     complete(std::move(call));
+    std::lock_guard lock(mutex_);
+    ++ready_;
   }
 }
 

@@ -46,8 +46,9 @@ struct Call {
 
 // Calls under way, of the whole process.
 //
-// Threads:  any, several at once. A thread of its own completes calls, since a framework may go on
-//           computing in whoever does; one that has patience completes those that end meanwhile.
+// Threads:  any, several at once. Threads of its own complete calls, since a framework may go on
+//           computing in whoever does, and wait there for other calls: one more is always ready. A
+//           starter that has patience completes those that end meanwhile.
 // End:      never; a process ends whatever is under way.
 class Calls {
  public:
@@ -76,6 +77,7 @@ class Calls {
   void end(Call* call);
   void complete(std::unique_ptr<Call> call);
   Call* leave_queue(const std::string& queue);
+  void have_one_ready();
   [[noreturn]] void complete_for_ever();
 
   std::mutex mutex_;
@@ -84,7 +86,8 @@ class Calls {
   std::unordered_map<std::string, std::deque<Call*>> queues_;  // those that wait behind the first
   std::deque<Call*> ended_;
   size_t under_way_ = 0;
-  bool has_thread_ = false;
+  size_t threads_ = 0;
+  size_t ready_ = 0;  // of these, those that wait for a call to complete
 };
 
 }  // namespace rueda::calls

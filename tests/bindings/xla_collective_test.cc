@@ -47,6 +47,7 @@ std::vector<rueda_op> operations;                     // as given
 bool out_of_memory = false;                           // rueda_request_on_end fails
 bool at_once = false;                                 // operations end when they start
 std::vector<std::thread::id> completers;              // of futures
+XLA_FFI_Future* held = nullptr;                       // whose completion waits
 
 template <typename Condition>
 void wait_until(Condition condition) {
@@ -81,7 +82,8 @@ XLA_FFI_Error* create(XLA_FFI_Future_Create_Args* args) {
 }
 
 XLA_FFI_Error* complete(XLA_FFI_Future* future, const std::string& error) {
-  std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return future != held; });
   CHECK_FALSE(future->completed);
   future->completed = true;
   completers.push_back(std::this_thread::get_id());
@@ -201,6 +203,10 @@ class Call {
 
   ~Call() { delete frame_.future; }  // which has completed
 
+  // Its completion waits, as that of a framework may, until `let_go`.
+  void hold() { set_held(frame_.future); }
+  static void let_go() { set_held(nullptr); }
+
   bool is_completed() const {
     std::lock_guard lock(mutex);
     return frame_.future->completed;
@@ -214,6 +220,12 @@ class Call {
   }
 
  private:
+  static void set_held(XLA_FFI_Future* future) {
+    std::lock_guard lock(mutex);
+    held = future;
+    changed.notify_all();
+  }
+
   std::string members_;
   int32_t rank_;
   int32_t size_;
@@ -276,6 +288,19 @@ TEST_CASE("what ends while its starter has patience is completed by the starter"
   end("a");
   CHECK(large.outcome().empty());
   CHECK(completers.back() != std::this_thread::get_id());
+}
+
+TEST_CASE("a continuation that waits keeps nobody else") {
+  rueda_xla_use(&first);
+  Call waits(1, member(1, "a"));
+  Call goes_on(1, member(1, "b"));
+  waits.hold();
+  end("a");
+  end("b");
+  CHECK(goes_on.outcome().empty());
+  CHECK_FALSE(waits.is_completed());
+  Call::let_go();
+  CHECK(waits.outcome().empty());
 }
 
 TEST_CASE("the first error is the call's, once all its members have ended") {

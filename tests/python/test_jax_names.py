@@ -48,6 +48,38 @@ def test_names_made_of_a_name_may_be_made_again():
     assert grown(jnp.array([1.0, 3.0])).tolist() == [16, 12]
 
 
+@ranks(2)
+def test_shapes_that_differ_are_an_error_also_without_a_name():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    rows = 2 + hvd.rank()
+    for run in (lambda f: f, jax.jit):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"FAILED_PRECONDITION.*float32\[2\].*float32\[3\]"):
+            jax.block_until_ready(run(lambda x: hvd.allreduce(x))(jnp.zeros(rows)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*output rows"):
+        jax.block_until_ready(jax.jit(lambda x: hvd.allgather(x))(jnp.zeros(rows)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*of 2.*of 3"):
+        jax.block_until_ready(jax.jit(lambda x: hvd.allreduce([x] * rows))(jnp.zeros(2)))
+
+
+@ranks(2)
+def test_tracing_alone_sends_nothing_even_of_constants():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    x = jnp.ones((3, 1))
+
+    def f(scale):
+        return hvd.allgather(x) * scale
+
+    if hvd.rank() == 0:
+        assert jax.eval_shape(f, 1.0).shape == (6, 1)
+    assert jax.jit(f)(2.0)[:, 0].tolist() == [2.0] * 6
+
+
 @ranks(3)
 def test_unnamed_ones_of_a_process_set_are_counted_in_it():
     import jax

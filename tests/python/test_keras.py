@@ -161,6 +161,38 @@ def check_saving(hvd, keras, folder):
     assert loaded.layers[0].bias.value[0] == 1 and same_everywhere(hvd, loaded)
 
 
+def check_like_horovods(hvd, keras):
+    """A number as multiplier, a user's class, what an optimizer has learnt, ranks outside of the set."""
+    x, y = data(hvd.rank())
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=1)
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), 2)
+    history = model.fit(x, y, batch_size=32, epochs=4, verbose=0, callbacks=[schedule])
+    np.testing.assert_allclose(history.history["lr"], [0.1, 0.1, 0.05, 0.025])
+
+    @keras.saving.register_keras_serializable(package="mine")
+    class Own(keras.optimizers.SGD):
+        pass
+
+    assert type(hvd.DistributedOptimizer(Own())) is not Own
+    saved = keras.optimizers.serialize(hvd.DistributedOptimizer(Own(0.2)))
+    assert type(keras.optimizers.deserialize(saved)) is Own
+
+    trained = keras.optimizers.Adam(0.01)
+    alone = make_model(keras, trained, 2)
+    alone.fit(x, y, batch_size=8, verbose=0)
+    more = hvd.DistributedOptimizer(trained, backward_passes_per_step=2)
+    values = {each.name: keras.ops.convert_to_numpy(each.value) for each in more.variables}
+    for each in trained.variables:
+        np.testing.assert_array_equal(values[each.name], keras.ops.convert_to_numpy(each.value))
+
+    only = hvd.add_process_set([0])
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=only), 2)
+    model.fit(x, y, batch_size=8, verbose=0)
+    hvd.remove_process_set(only)
+    with pytest.raises(ValueError, match="ranks have other metrics, loss"):
+        hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"loss": 1.0, **({"val_loss": 1.0} if hvd.rank() else {})})
+
+
 def everything():
     import keras
     import rueda.keras as hvd
@@ -171,6 +203,7 @@ def everything():
     check_ways_to_reduce(hvd, keras)
     check_local_layers(hvd, keras)
     check_schedule(hvd, keras)
+    check_like_horovods(hvd, keras)
     check_saving(hvd, keras, os.environ["TEST_FOLDER"])
     hvd.shutdown()
     return keras.backend.backend()

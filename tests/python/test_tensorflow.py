@@ -198,12 +198,64 @@ def check_keras_layers(hvd, tf):
     assert rueda.keras.size() == n
 
 
+def check_names(hvd, tf):
+    """What a rank has traced alone, and the sets that it is in, change no name."""
+    n, r = hvd.size(), hvd.rank()
+
+    @tf.function
+    def inner(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    @tf.function
+    def outer(x):
+        return inner(x), hvd.allreduce(10 * x, op=hvd.Sum)
+
+    @tf.function
+    def cubes(x):
+        return tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 3)
+
+    if r == 0:
+        inner.get_concrete_function(tf.TensorSpec([], tf.float32))
+        for rows in range(3):
+            tf.function(lambda x: x * 2).get_concrete_function(tf.TensorSpec([rows], tf.float32))
+    assert [float(each) for each in outer(tf.constant(1.0))] == [n, 10 * n]
+    x = tf.Variable(tf.ones(2))
+    with tf.GradientTape() as second:
+        with tf.GradientTape() as tape:
+            y = cubes(x)
+        first = tape.gradient(y, x)
+    assert first.numpy().tolist() == [3 * n**3] * 2
+    assert second.gradient(first, x).numpy().tolist() == [6 * n**3] * 2
+
+    alone = hvd.add_process_set([0])
+
+    @tf.function
+    def mixed(x):
+        if alone.included():
+            x = hvd.allreduce(x, op=hvd.Sum, process_set=alone)
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    assert mixed(tf.constant(1.0)) == n
+    tape = tf.GradientTape()
+    with tape:
+        loss = x[0] * (r + 1.0)
+    tape = hvd.DistributedGradientTape(tape, process_set=alone)
+    assert tf.convert_to_tensor(tape.gradient(loss, [x])[0])[0] == r + 1
+    table = tf.Variable(tf.ones([4, 2]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [1]))
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(table)
+    assert tf.convert_to_tensor(tape.gradient(loss, [table])[0]).numpy().sum() == 2 / n
+    hvd.remove_process_set(alone)
+
+
 def everything():
     import rueda.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers):
+    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers, check_names):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__

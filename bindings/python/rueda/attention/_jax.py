@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rueda import jax as hvd
 from rueda.attention._calls import Ended
 from rueda.attention._layouts import position_ids
+from rueda.common.basics import Sum
 from rueda.jax import _attention
+from rueda.jax.collectives import allgather, allreduce
 
 graph = None
 EQUAL_SHARES = True  # a program's shapes are fixed when it is traced, on which ranks must not wait for each other
@@ -46,7 +47,7 @@ def take(full, layout, axis, process_set):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4, 5))
 def _put_together(shard, positions, own, length, axis, process_set):
-    gathered = hvd.allgather(jnp.moveaxis(shard, axis, 0), process_set=process_set)
+    gathered = allgather(jnp.moveaxis(shard, axis, 0), process_set=process_set)
     order = np.argsort(np.asarray(positions))
     return jnp.moveaxis(gathered[order], 0, axis)
 
@@ -57,7 +58,7 @@ def _put_forward(shard, *rest):
 
 def _put_backward(positions, own, length, axis, process_set, _, grad):
     """Each rank's gradient is that of its own copy of the whole; they are added."""
-    total = hvd.allreduce(grad, op=hvd.Sum, process_set=process_set)
+    total = allreduce(grad, op=Sum, process_set=process_set)
     return (jnp.take(total, np.asarray(own), axis),)
 
 

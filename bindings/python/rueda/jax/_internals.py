@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 
 import jax
 
@@ -99,4 +100,6 @@ def start_fast(primitive, effect):
         try:
             return dispatch.apply_primitive(primitive, *arrays, **settings)
         except ValueError as error:
+            if not re.match(r"[A-Z_]{3,}: ", str(error)):
+                raise
             raise jax.errors.JaxRuntimeError(str(error)) from None

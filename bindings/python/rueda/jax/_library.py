@@ -3,6 +3,7 @@
 import jax
 
 from rueda._plugins import Plugin, init_with
+from rueda._runtime import runtime
 from rueda.jax._internals import dispatch, mlir
 
 COLLECTIVE, ATTENTION = "rueda_collective", "rueda_attention"  # custom calls
@@ -29,13 +30,13 @@ def is_any_under_way():
 def text_of_loss(error):
     """The text of an error that may come from a lost rank, else None."""
     text = str(error)
-    is_loss = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith("UNAVAILABLE")
+    is_loss = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith(("UNAVAILABLE", "CANCELLED"))
     return text if is_loss else None
 
 
 def _begin():
     """In a new world. What was traced in another one has its ranks and sizes in it."""
-    if _plugin.used is not None:
+    if _plugin.used is not None and _plugin.used is not runtime.require_context():
         jax.clear_caches()
         dispatch.runtime_tokens.clear()  # of messages of the other world
     attach()

@@ -6,7 +6,6 @@ a program has its own, also where JAX would lower a function once for all its ca
 
 import collections
 import functools
-import itertools
 import struct
 
 import jax
@@ -45,13 +44,14 @@ class _Lowered(dict):
 remember_lowerings_in(_Lowered)
 
 
-def _name(ctx, spec, avals):
+def _name(ctx, spec):
     """One that no other place of this program has, the same on all ranks."""
     program = ctx.module_context.lowering_cache
     if spec.name is None:
         module = ctx.module_context.module.operation.attributes["sym_name"].value
-        shapes = ",".join(f"{each.dtype}[{'x'.join(map(str, each.shape))}]" for each in avals[:3])
-        key = f"jax.{module}.{WORDS[spec.kind]}.{shapes or spec.peer}"
+        key = f"jax.{module}.{WORDS[spec.kind]}"  # no shapes: that they differ is for the runtime to say
+        if spec.kind in MESSAGES:
+            key += f".{spec.peer}"
         if spec.process_set:  # other ranks may count in other sets
             key += f".set{spec.process_set}"
         program.counts[key] += 1
@@ -95,11 +95,7 @@ def _line(spec, count, name):
 
 def _lower(ctx, *operands, members, is_ordered):
     require_one_device(ctx.module_context)
-    avals = iter(ctx.avals_in)
-    lines = []
-    for spec, count in members:
-        shaped = [] if spec.kind in MESSAGES else list(itertools.islice(avals, count))
-        lines.append(_line(spec, count, _name(ctx, spec, shaped)))
+    lines = [_line(spec, count, _name(ctx, spec)) for spec, count in members]
     rule = jax.ffi.build_ffi_lowering_function(_library.COLLECTIVE, has_side_effect=True)
     first = members[0][0]
     call = functools.partial(

@@ -9,6 +9,7 @@ from rueda._frameworks import check_name
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.jax._internals import core
 from rueda.jax._primitive import Spec, collective
 
 _MOVED = ("float8_e4m3fn", "float8_e5m2")
@@ -142,10 +143,10 @@ def allgather(x, *, name=None, process_set=global_process_set):
     """
     spec = _spec(_ffi.ALLGATHER, process_set, name)
     leaves, form = jax.tree.flatten(x)
-    if any(isinstance(each, jax.core.Tracer) for each in leaves):
-        return _run("allgather", x, spec)
     if not leaves:
         return x
+    if not core.trace_state_clean():  # also of constants: a rank may trace alone
+        return _run("allgather", x, spec)
     # What one rank alone cannot send is an error on all: nobody waits for it.
     wrong = None
     try:

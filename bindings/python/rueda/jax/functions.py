@@ -4,6 +4,7 @@ import socket
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rueda._objects import allgather_object, broadcast_object  # noqa: F401
 from rueda.common import basics
@@ -30,6 +31,12 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
         The ranks that take part; only they may call this.
     """
     leaves, form = jax.tree.flatten(params)
+    for each in leaves:
+        if isinstance(each, (np.ndarray, np.generic)) and jax.dtypes.canonicalize_dtype(each.dtype) != each.dtype:
+            raise ValueError(
+                f"broadcast_parameters: JAX makes {jax.dtypes.canonicalize_dtype(each.dtype)} of NumPy's {each.dtype}, and would "
+                "lose bits: set jax_enable_x64, convert it first, or use rueda.broadcast"
+            )
     plain = [jax.random.key_data(each) if is_key(each) else each for each in leaves]
     sent = broadcast(plain, root_rank, process_set=process_set)
     return jax.tree.unflatten(

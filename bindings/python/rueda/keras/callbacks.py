@@ -58,11 +58,15 @@ class MetricAverageCallback(keras.callbacks.Callback):
         super().__init__()
 
     def on_epoch_end(self, epoch, logs=None):
-        if not logs:
-            return
-        names = sorted(logs)
+        names = sorted(logs or ())
+        every = functions.allgather_object(names, "rueda.keras.metrics.names")
+        if any(each != names for each in every):
+            raise ValueError(
+                f"MetricAverageCallback: ranks have other metrics, {', '.join(names)} here and "
+                f"{', '.join(next(each for each in every if each != names))} elsewhere: give fit() the same on all, as validation_data"
+            )
         mine = np.array([float(logs[name]) for name in names])
-        averages = functions.allreduce(mine, name="rueda.keras.metrics." + ",".join(names))
+        averages = functions.allreduce(mine, name="rueda.keras.metrics") if names else ()
         logs.update((name, float(value)) for name, value in zip(names, averages))
 
 
@@ -73,7 +77,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     ----------
     initial_lr : float
     multiplier : float, or callable
-        Of the epoch, which is a whole number if ``staircase``, else changes with each batch.
+        A function of the epoch, which is a whole number if ``staircase``, else changes with each batch. Of a number it
+        is the power: exponential decay from ``start_epoch`` on.
     start_epoch, end_epoch : int
         The first epoch, and the one behind the last; None: to the end.
     staircase : bool
@@ -98,10 +103,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if initial_lr is None:
             raise ValueError("initial_lr is required")
         self.initial_lr = initial_lr
-        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
-        self.staircase = staircase or not callable(multiplier)
+        self.staircase = staircase
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = None
@@ -158,7 +163,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     momentum_correction, steps_per_epoch
         As in `LearningRateScheduleCallback`.
     verbose : int
-        1: say so when it is over.
+        1: rank 0 says so when it is over.
     """
 
     def __init__(
@@ -181,7 +186,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        if self.verbose and epoch == self.end_epoch - 1:
+        if self.verbose and epoch == self.end_epoch - 1 and basics.rank() == 0:
             rate = _rate(self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 

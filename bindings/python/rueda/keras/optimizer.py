@@ -4,6 +4,7 @@ A class is made for each class of optimizer, which differs from it in two method
 what it comes from, so that a model which is saved knows nothing of rueda.
 """
 
+import collections
 import dataclasses
 import functools
 import sys
@@ -32,6 +33,8 @@ class _Reduction:
 
     def __call__(self, grads, variables=None):
         """The reduced gradients, None where there are none."""
+        if not self.process_set.included():
+            return list(grads)  # a rank that is not in the process set keeps its own
         kept = {id(each) for each in self.local} if self.local else ()
         mine = [i for i, v in enumerate(variables) if id(v) in kept] if kept else []
         sent = [i for i, g in enumerate(grads) if g is not None and i not in mine]
@@ -95,7 +98,12 @@ class _Distributed:
 def _distributed(base):
     """The class for optimizers of class ``base``, under its name."""
     names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(base)(base.__name__, (_Distributed, base), names)
+    made = type(base)(base.__name__, (_Distributed, base), names)
+    registered = keras.saving.get_registered_name(base)
+    if ">" in registered:  # a user's own, which Keras finds by this name
+        keras.saving.register_keras_serializable(*registered.split(">", 1))(made)
+        keras.saving.get_custom_objects()[registered] = base
+    return made
 
 
 def _wrap(optimizer, name, steps, reduction):
@@ -119,9 +127,18 @@ def _wrap(optimizer, name, steps, reduction):
     new._rueda = reduction
     if optimizer.built:
         new.build(optimizer._trainable_variables)
-        if len(new.variables) == len(optimizer.variables):
-            new.set_weights([each.numpy() for each in optimizer.variables])
+        _copy(optimizer.variables, new.variables)
     return new
+
+
+def _copy(variables, others):
+    """Their values to those of the same names, of which there may be more: accumulators."""
+    given = collections.defaultdict(collections.deque)
+    for each in variables:
+        given[each.name, tuple(each.shape)].append(each)
+    for each in others:
+        if same := given[each.name, tuple(each.shape)]:
+            each.assign(same.popleft().numpy())
 
 
 def PartialDistributedOptimizer(

@@ -35,7 +35,7 @@ init = init_with(attach)
 
 def text_of_loss(error):
     """The text of an error that may come from a lost rank, else None."""
-    return error.message if isinstance(error, tf.errors.AbortedError) else None
+    return error.message if isinstance(error, (tf.errors.AbortedError, tf.errors.CancelledError)) else None
 
 
 def place_op(what, process_set_id=0):

@@ -1,8 +1,7 @@
 """The ops behind all collectives: their names, tokens, shapes and derivatives.
 
 Ranks match collectives by name. Eager ones without a name are numbered when they start; in a graph, a
-place has a name of its own, made when the program is traced: of the outermost function, and a number
-in it. The gradients are those of `rueda.torch`.
+place has a name of its own, made when the program is traced: of its function, and a number in it. The gradients are those of `rueda.torch`.
 """
 
 import collections
@@ -45,7 +44,7 @@ class Spec:
             "process_set": self.process_set,
             "prescale": _bits(self.prescale),
             "postscale": _bits(self.postscale),
-            "tensor_name": self.name or _name_in_graph(self.kind),
+            "tensor_name": self.name or _name_in_graph(self.kind, self.process_set),
         }
 
     def backward(self, **changes):
@@ -63,21 +62,27 @@ def _number(bits):
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
-_places = weakref.WeakKeyDictionary()  # outermost graph -> how many of each kind it has
+_places = weakref.WeakKeyDictionary()  # graph of a function -> how many of each kind it has
+_PARTS = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
 
 
-def _name_in_graph(kind):
+def _name_in_graph(kind, process_set):
     """"" outside of graphs."""
     if tf.executing_eagerly():
         return ""
     graph = tf.compat.v1.get_default_graph()
-    while getattr(graph, "outer_graph", None) is not None and hasattr(graph.outer_graph, "outer_graph"):
+    while type(graph).__name__ in _PARTS:
         graph = graph.outer_graph
+    key = WORDS[kind] if process_set == 0 else f"{WORDS[kind]}.set{process_set}"  # other ranks may count in other sets
     counts = _places.setdefault(graph, collections.Counter())
-    counts[kind] += 1
-    # TensorFlow numbers some graphs through the whole process, which may have traced more on one rank.
-    name = re.sub(r"_\d+$", "", getattr(graph, "name", "graph"))
-    return f"tf.{name}.{WORDS[kind]}.{counts[kind]}"
+    counts[key] += 1
+    return f"tf.{_plain(getattr(graph, 'name', 'graph'))}.{key}.{counts[key]}"
+
+
+def _plain(name):
+    """Without the numbers that TensorFlow gives graphs through the whole process, which may have traced more on one rank."""
+    made = re.fullmatch(r"(__(?:backward|forward|inference)_)(.+)_\d+", name)
+    return made[1] + _plain(made[2]) if made else re.sub(r"_\d+$", "", name)
 
 
 def _refuse_xla():

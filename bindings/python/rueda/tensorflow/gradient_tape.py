@@ -12,7 +12,12 @@ from rueda.tensorflow.mpi_ops import grouped_allreduce
 def reduce_gradients(
     grads, op, compression, predivide, process_set, sparse_as_dense=False, name=None
 ):
-    """The reduced gradients, None where there are none; one group but for IndexedSlices."""
+    """The reduced gradients, None where there are none; one group but for IndexedSlices.
+
+    A rank that is not in the process set keeps its own.
+    """
+    if not process_set.included():
+        return grads
     present = [i for i, each in enumerate(grads) if each is not None]
     given = [grads[i] for i in present]
     if sparse_as_dense:
@@ -27,6 +32,12 @@ def reduce_gradients(
         name=name,
     )
     return replaced(grads, present, reduced)
+
+
+def _divided(gradient, number):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / number, gradient.indices, gradient.dense_shape)
+    return gradient / number
 
 
 class _Tape:
@@ -69,7 +80,7 @@ class _Tape:
         reduced = self._reduce(others)
         if self._scale_local:
             size = self._process_set.size()
-            local = [each if each is None else each / size for each in local]
+            local = [each if each is None else _divided(each, size) for each in local]
         mixed = [one if one is not None else other for one, other in zip(local, reduced)]
         return tf.nest.pack_sequence_as(grads, mixed)
 
