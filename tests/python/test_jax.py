@@ -272,7 +272,8 @@ def test_a_process_ends_with_operations_of_all_threads_under_way():
     env = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
     code, output = launch(2, [sys.executable, "-c", LEAVE], env)
     assert code == 0 and "pending: True" in output and "Traceback" not in output, output
-    assert "told: CANCELLED" in output, output
+    # The second: of one that XLA had not begun yet.
+    assert "told: CANCELLED" in output or "told: FAILED_PR" in output, output
 
 
 def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():
