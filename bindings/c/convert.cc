@@ -1,11 +1,28 @@
 #include <cstddef>
 
 #include "bindings/c/context.h"
+#include "collectives/desc/scaling.h"
 
 namespace rueda::c_abi {
 namespace {
 
 constexpr size_t kFirstOpBytes = offsetof(rueda_op, name);  // what every operation says
+
+Result<DType> to_dtype(int32_t number) {
+  const auto dtype = static_cast<DType>(number);
+  if (number < 0 || number > 255 || !is_valid(dtype))
+    return invalid_argument("dtype " + std::to_string(number) + " is not supported.");
+  return dtype;
+}
+
+Result<ReduceOp> to_reduce_op(int32_t number) {
+  const auto op = static_cast<ReduceOp>(number);
+  if (number < 0 || number > 255 || !is_valid(op)) {
+    return invalid_argument("reduce_op " + std::to_string(number) +
+                            " is not one of rueda_reduce_op");
+  }
+  return op;
+}
 
 }  // namespace
 
@@ -18,15 +35,8 @@ Result<engine::Operation> convert(const rueda_op* op, bool with_memory) {
   if (c.kind < 0 || c.kind > RUEDA_SCATTER || result.kind == CollectiveKind::kProcessSet) {
     return invalid_argument("kind " + std::to_string(c.kind) + " is not one of rueda_kind");
   }
-  result.dtype = static_cast<DType>(c.dtype);
-  if (c.dtype < 0 || c.dtype > 255 || !is_valid(result.dtype)) {
-    return invalid_argument("dtype " + std::to_string(c.dtype) + " is not supported.");
-  }
-  result.reduce_op = static_cast<ReduceOp>(c.reduce_op);
-  if (c.reduce_op < 0 || c.reduce_op > 255 || !is_valid(result.reduce_op)) {
-    return invalid_argument("reduce_op " + std::to_string(c.reduce_op) +
-                            " is not one of rueda_reduce_op");
-  }
+  RUEDA_ASSIGN_OR_RETURN(result.dtype, to_dtype(c.dtype));
+  RUEDA_ASSIGN_OR_RETURN(result.reduce_op, to_reduce_op(c.reduce_op));
   if (c.name != nullptr) result.name = c.name;
   if (c.name != nullptr && result.name.empty())
     return invalid_argument("the name of an operation may not be empty");
@@ -67,3 +77,13 @@ std::chrono::nanoseconds to_nanoseconds(double seconds) {
 }
 
 }  // namespace rueda::c_abi
+
+int32_t rueda_check_reduction(int32_t dtype, int32_t reduce_op, double prescale, double postscale,
+                              int32_t device, rueda_error* error) {
+  using namespace rueda::c_abi;
+  return guarded(error, [&]() -> rueda::Status {
+    RUEDA_ASSIGN_OR_RETURN(const rueda::DType type, to_dtype(dtype));
+    RUEDA_ASSIGN_OR_RETURN(const rueda::ReduceOp op, to_reduce_op(reduce_op));
+    return rueda::check_reduction(type, op, prescale, postscale, device >= 0);
+  });
+}

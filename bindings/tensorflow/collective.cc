@@ -15,7 +15,7 @@
 namespace rueda::tensorflow {
 namespace {
 
-constexpr int kMaxDims = 254;  // TensorFlow's, and one more for the parts of complex numbers
+constexpr int kMaxDims = 254;  // TensorFlow's
 
 // What a collective is without its tensors: the attributes of its node.
 struct Kernel {
@@ -64,9 +64,8 @@ struct Call : calls::Call {
       const int dtype = tf.TensorType(inputs[i].get());
       const Form form = find_form(dtype);
       void* data = nullptr;
-      int64_t shape[kMaxDims + 1];
-      int ndim = rueda_request_output(requests[i], &data, shape, kMaxDims + 1);
-      if (form.parts > 1) --ndim;
+      int64_t shape[kMaxDims];
+      const int ndim = rueda_request_output(requests[i], &data, shape, kMaxDims);
       auto bytes = static_cast<size_t>(form.bytes);
       for (int d = 0; d < ndim; ++d) bytes *= static_cast<size_t>(shape[d]);
       if (ops[i].kind == RUEDA_ALLTOALL) give_rows(status.get());
@@ -95,14 +94,11 @@ struct Call : calls::Call {
 
 bool gives_memory(int32_t kind) { return kind == RUEDA_ALLREDUCE || kind == RUEDA_BROADCAST; }
 
-bool reduces(int32_t kind) { return kind == RUEDA_ALLREDUCE || kind == RUEDA_REDUCESCATTER; }
-
 // Takes the context's tensors; false where it has failed, as `status` or `call->fail` says.
 bool read(const Kernel& kernel, Call* call, TF_Status* status) {
   TF_OpKernelContext* context = call->context;
   const int others = kernel.op.kind == RUEDA_ALLTOALL ? 2 : 1;
   const int count = tf.NumInputs(context) - others;
-  const bool is_scaled = kernel.op.prescale != 1 || kernel.op.postscale != 1;
   call->names.resize(static_cast<size_t>(count));
   call->shapes.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
@@ -114,13 +110,6 @@ bool read(const Kernel& kernel, Call* call, TF_Status* status) {
     const Form form = find_form(dtype);
     if (form.dtype < 0) {
       tf.SetStatus(status, RUEDA_INVALID_ARGUMENT, "rueda: tensors of this dtype cannot travel");
-      return false;
-    }
-    if (reduces(kernel.op.kind) && !can_reduce(dtype, kernel.op.reduce_op, is_scaled)) {
-      tf.SetStatus(
-          status, RUEDA_INVALID_ARGUMENT,
-          "rueda: unsigned integers of 16 bits and more can be added and multiplied, complex "
-          "numbers added and averaged; cast the tensor first");
       return false;
     }
     std::vector<int64_t>& shape = call->shapes[static_cast<size_t>(i)];
@@ -140,7 +129,6 @@ bool read(const Kernel& kernel, Call* call, TF_Status* status) {
       if (call->outputs.back() == nullptr) return false;
       op.output = tf.TensorData(call->outputs.back().get());
     }
-    if (form.parts > 1) shape.push_back(form.parts);
     op.shape = shape.data();
     op.ndim = static_cast<int32_t>(shape.size());
     if (!kernel.name.empty()) {

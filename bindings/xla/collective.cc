@@ -28,34 +28,27 @@ constexpr double kPatience = 200e-6;  // seconds
 constexpr const char* kNotUnderstood =
     "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
 
-// How a buffer travels. What the runtime does not name goes as what has the same bytes: pairs of
-// floats for complex numbers, signed integers for unsigned ones. Python lets only those operations
-// through whose bits are the same.
-struct Form {
-  int32_t dtype;
-  int parts;  // 2: of a complex number
-};
-
-bool find_form(XLA_FFI_DataType dtype, Form* form) {
+// The rueda_dtype of a buffer; -1: there is none.
+int32_t find_dtype(XLA_FFI_DataType dtype) {
   switch (dtype) {
-    case XLA_FFI_DataType_PRED: *form = {RUEDA_BOOL, 1}; return true;
-    case XLA_FFI_DataType_S8: *form = {RUEDA_INT8, 1}; return true;
-    case XLA_FFI_DataType_U8: *form = {RUEDA_UINT8, 1}; return true;
-    case XLA_FFI_DataType_S16:
-    case XLA_FFI_DataType_U16: *form = {RUEDA_INT16, 1}; return true;
-    case XLA_FFI_DataType_S32:
-    case XLA_FFI_DataType_U32: *form = {RUEDA_INT32, 1}; return true;
-    case XLA_FFI_DataType_S64:
-    case XLA_FFI_DataType_U64: *form = {RUEDA_INT64, 1}; return true;
-    case XLA_FFI_DataType_F16: *form = {RUEDA_FLOAT16, 1}; return true;
-    case XLA_FFI_DataType_BF16: *form = {RUEDA_BFLOAT16, 1}; return true;
-    case XLA_FFI_DataType_F32: *form = {RUEDA_FLOAT32, 1}; return true;
-    case XLA_FFI_DataType_F64: *form = {RUEDA_FLOAT64, 1}; return true;
-    case XLA_FFI_DataType_C64: *form = {RUEDA_FLOAT32, 2}; return true;
-    case XLA_FFI_DataType_C128: *form = {RUEDA_FLOAT64, 2}; return true;
-    case XLA_FFI_DataType_F8E4M3FN: *form = {RUEDA_FLOAT8_E4M3FN, 1}; return true;
-    case XLA_FFI_DataType_F8E5M2: *form = {RUEDA_FLOAT8_E5M2, 1}; return true;
-    default: return false;
+    case XLA_FFI_DataType_PRED: return RUEDA_BOOL;
+    case XLA_FFI_DataType_S8: return RUEDA_INT8;
+    case XLA_FFI_DataType_U8: return RUEDA_UINT8;
+    case XLA_FFI_DataType_S16: return RUEDA_INT16;
+    case XLA_FFI_DataType_U16: return RUEDA_UINT16;
+    case XLA_FFI_DataType_S32: return RUEDA_INT32;
+    case XLA_FFI_DataType_U32: return RUEDA_UINT32;
+    case XLA_FFI_DataType_S64: return RUEDA_INT64;
+    case XLA_FFI_DataType_U64: return RUEDA_UINT64;
+    case XLA_FFI_DataType_F16: return RUEDA_FLOAT16;
+    case XLA_FFI_DataType_BF16: return RUEDA_BFLOAT16;
+    case XLA_FFI_DataType_F32: return RUEDA_FLOAT32;
+    case XLA_FFI_DataType_F64: return RUEDA_FLOAT64;
+    case XLA_FFI_DataType_C64: return RUEDA_COMPLEX64;
+    case XLA_FFI_DataType_C128: return RUEDA_COMPLEX128;
+    case XLA_FFI_DataType_F8E4M3FN: return RUEDA_FLOAT8_E4M3FN;
+    case XLA_FFI_DataType_F8E5M2: return RUEDA_FLOAT8_E5M2;
+    default: return -1;
   }
 }
 
@@ -120,12 +113,10 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
     const XLA_FFI_Buffer* input = has_input ? inputs->next() : nullptr;
     const XLA_FFI_Buffer* output = has_output ? outputs->next() : nullptr;
     if (const XLA_FFI_Buffer* of_shape = has_input ? input : output) {
-      Form form;
-      if (!find_form(of_shape->dtype, &form)) return "rueda: this dtype is not supported";
+      op.dtype = find_dtype(of_shape->dtype);
+      if (op.dtype < 0) return "rueda: this dtype is not supported";
       std::vector<int64_t>& shape = call->shapes[i];
       shape.assign(of_shape->dims, of_shape->dims + of_shape->rank);
-      if (form.parts > 1) shape.push_back(form.parts);
-      op.dtype = form.dtype;
       op.shape = shape.data();
       op.ndim = static_cast<int32_t>(shape.size());
     }

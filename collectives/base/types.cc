@@ -15,13 +15,18 @@ size_t size_of(DType dtype) {
     case DType::kInt8:
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2: return 1;
+    case DType::kUInt16:
     case DType::kInt16:
     case DType::kFloat16:
     case DType::kBFloat16: return 2;
+    case DType::kUInt32:
     case DType::kInt32:
     case DType::kFloat32: return 4;
+    case DType::kUInt64:
     case DType::kInt64:
-    case DType::kFloat64: return 8;
+    case DType::kFloat64:
+    case DType::kComplex64: return 8;
+    case DType::kComplex128: return 16;
   }
   return 0;
 }
@@ -30,6 +35,9 @@ const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::kBool: return "bool";
     case DType::kUInt8: return "uint8";
+    case DType::kUInt16: return "uint16";
+    case DType::kUInt32: return "uint32";
+    case DType::kUInt64: return "uint64";
     case DType::kInt8: return "int8";
     case DType::kInt16: return "int16";
     case DType::kInt32: return "int32";
@@ -40,6 +48,8 @@ const char* name_of(DType dtype) {
     case DType::kFloat64: return "float64";
     case DType::kFloat8E4M3: return "float8_e4m3fn";
     case DType::kFloat8E5M2: return "float8_e5m2";
+    case DType::kComplex64: return "complex64";
+    case DType::kComplex128: return "complex128";
   }
   return "unknown dtype";
 }
@@ -52,7 +62,13 @@ bool is_floating(DType dtype) {
 bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
 bool is_integer(DType dtype) {
-  return is_valid(dtype) && !is_floating(dtype) && dtype != DType::kBool;
+  return is_valid(dtype) && !is_floating(dtype) && !is_complex(dtype) && dtype != DType::kBool;
+}
+
+bool is_complex(DType dtype) { return dtype == DType::kComplex64 || dtype == DType::kComplex128; }
+
+DType component_of(DType dtype) {
+  return dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
 }
 
 bool is_bitwise(ReduceOp op) {
@@ -63,6 +79,13 @@ bool is_valid(ReduceOp op) {
   return op == ReduceOp::kAdasum || is_bitwise(op) ||
          std::find(std::begin(kElementwiseOps), std::end(kElementwiseOps), op) !=
              std::end(kElementwiseOps);
+}
+
+bool has_reduction(DType dtype, ReduceOp op) {
+  if (is_bitwise(op)) return is_integer(dtype) || dtype == DType::kBool;
+  if (op == ReduceOp::kAdasum) return is_floating(dtype) && !is_float8(dtype);
+  if (dtype == DType::kBool) return op != ReduceOp::kAverage;
+  return !is_complex(dtype) || (op != ReduceOp::kMin && op != ReduceOp::kMax);
 }
 
 const char* name_of(ReduceOp op) {

@@ -32,25 +32,34 @@ enum class DType : uint8_t {
   kFloat8E4M3 =
       11,  // OCP's E4M3 without infinities ("fn"); moved everywhere, reduced by NCCL alone
   kFloat8E5M2 = 12,
+  kUInt16 = 13,
+  kUInt32 = 14,
+  kUInt64 = 15,
+  kComplex64 = 16,  // two float32: the real part, then the imaginary one
+  kComplex128 = 17,
 };
 // Those that the CPU side can reduce; and all.
 inline constexpr DType kHostReducedDTypes[] = {
-    DType::kBool,  DType::kUInt8,   DType::kInt8,     DType::kInt16,   DType::kInt32,
-    DType::kInt64, DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64};
-inline constexpr DType kAllDTypes[] = {DType::kBool,    DType::kUInt8,      DType::kInt8,
-                                       DType::kInt16,   DType::kInt32,      DType::kInt64,
-                                       DType::kFloat16, DType::kBFloat16,   DType::kFloat32,
-                                       DType::kFloat64, DType::kFloat8E4M3, DType::kFloat8E5M2};
+    DType::kBool,     DType::kUInt8,   DType::kUInt16,  DType::kUInt32,    DType::kUInt64,
+    DType::kInt8,     DType::kInt16,   DType::kInt32,   DType::kInt64,     DType::kFloat16,
+    DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64, DType::kComplex128};
+inline constexpr DType kAllDTypes[] = {
+    DType::kBool,      DType::kUInt8,     DType::kUInt16,  DType::kUInt32,     DType::kUInt64,
+    DType::kInt8,      DType::kInt16,     DType::kInt32,   DType::kInt64,      DType::kFloat16,
+    DType::kBFloat16,  DType::kFloat32,   DType::kFloat64, DType::kFloat8E4M3, DType::kFloat8E5M2,
+    DType::kComplex64, DType::kComplex128};
 
 bool is_valid(DType dtype);
 size_t size_of(DType dtype);       // bytes per element
 const char* name_of(DType dtype);  // "float32"
 bool is_floating(DType dtype);     // f16, bf16, f32, f64, the 8-bit ones
 bool is_float8(DType dtype);
-bool is_integer(DType dtype);  // u8, i8, i16, i32, i64 (not bool)
+bool is_integer(DType dtype);  // signed or not; not bool
+bool is_complex(DType dtype);
+DType component_of(DType dtype);  // float32 of complex64, float64 of complex128
 
 // Reductions. On bool: sum and max are or, product and min are and; average is refused.
-// min and max of floats: a NaN in any input gives NaN.
+// min and max of floats: a NaN in any input gives NaN. Complex numbers have sum, average, product.
 // kAdasum is of whole vectors (collectives/algorithms/adasum.h), of floats, of allreduce alone.
 // The bitwise ones (MPI_BAND, MPI_BOR, MPI_BXOR) are of integers and bool, where they are logical.
 enum class ReduceOp : uint8_t {
@@ -71,7 +80,8 @@ inline constexpr ReduceOp kBitwiseOps[] = {ReduceOp::kBitwiseAnd, ReduceOp::kBit
                                            ReduceOp::kBitwiseXor};
 bool is_bitwise(ReduceOp op);
 bool is_valid(ReduceOp op);
-const char* name_of(ReduceOp op);  // "sum"
+bool has_reduction(DType dtype, ReduceOp op);  // whether it is defined; somebody may reduce it
+const char* name_of(ReduceOp op);              // "sum"
 
 // What a rank asks for. Numbers are part of the C ABI and of the wire.
 enum class CollectiveKind : uint8_t {

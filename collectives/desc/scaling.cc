@@ -4,23 +4,41 @@
 
 namespace rueda {
 
+namespace {
+
+// Of what has no reduction.
+const char* instead_of(DType dtype, ReduceOp op) {
+  if (op == ReduceOp::kAdasum) return "use float16, bfloat16, float32 or float64";
+  if (is_bitwise(op)) return "use an integer or bool dtype";
+  if (is_complex(dtype)) {
+    return "complex numbers have no order; use sum, average or product, or reduce the real and the "
+           "imaginary part, or the absolute value";
+  }
+  return "use sum (or), min or product (and)";
+}
+
+}  // namespace
+
+Status check_reduction(DType dtype, ReduceOp op, double prescale, double postscale,
+                       bool on_device) {
+  if (is_float8(dtype) && !on_device) {
+    return invalid_argument(
+        std::string(name_of(dtype)) +
+        " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
+        "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
+  }
+  return plan_scaling(dtype, op, prescale, postscale, 1).status();
+}
+
 Result<Scaling> plan_scaling(DType dtype, ReduceOp op, double prescale, double postscale,
                              Rank size) {
   const bool scaled = prescale != 1.0 || postscale != 1.0;
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     return invalid_argument("prescale_factor and postscale_factor must be finite numbers");
   }
-  if (dtype == DType::kBool && op == ReduceOp::kAverage) {
-    return invalid_argument(
-        "average of bool tensors is not defined: use sum (or), min or product (and)");
-  }
-  if (op == ReduceOp::kAdasum && (!is_floating(dtype) || is_float8(dtype))) {
-    return invalid_argument(std::string("Adasum of ") + name_of(dtype) +
-                            " tensors is not defined: use float16, bfloat16, float32 or float64");
-  }
-  if (is_bitwise(op) && is_floating(dtype)) {
-    return invalid_argument(std::string(name_of(op)) + " of " + name_of(dtype) +
-                            " tensors is not defined: use an integer or bool dtype");
+  if (!has_reduction(dtype, op)) {
+    return invalid_argument(std::string(op == ReduceOp::kAdasum ? "Adasum" : name_of(op)) + " of " +
+                            name_of(dtype) + " tensors is not defined: " + instead_of(dtype, op));
   }
   if (is_bitwise(op) && scaled)
     return invalid_argument(std::string("the result of ") + name_of(op) + " cannot be scaled");

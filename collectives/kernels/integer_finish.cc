@@ -33,13 +33,32 @@ class Reciprocal {
   int shift_ = 0;
 };
 
+// Division by one divisor, truncating toward zero.
 template <typename T>
-T divide(T value, const Reciprocal& reciprocal) {
-  const int64_t wide = value;
-  const uint64_t sign = wide < 0 ? ~uint64_t{0} : 0;
-  const uint64_t magnitude = (static_cast<uint64_t>(wide) ^ sign) - sign;
-  return static_cast<T>((reciprocal.divide(magnitude) ^ sign) - sign);
-}
+class Division {
+ public:
+  explicit Division(uint64_t divisor) : reciprocal_(divisor) {}
+  T of(T value) const {
+    const int64_t wide = value;
+    const uint64_t sign = wide < 0 ? ~uint64_t{0} : 0;
+    const uint64_t magnitude = (static_cast<uint64_t>(wide) ^ sign) - sign;
+    return static_cast<T>((reciprocal_.divide(magnitude) ^ sign) - sign);
+  }
+
+ private:
+  Reciprocal reciprocal_;
+};
+
+// Beyond 2^63 the multiplier would need one bit more.
+template <>
+class Division<uint64_t> {
+ public:
+  explicit Division(uint64_t divisor) : divisor_(divisor) {}
+  uint64_t of(uint64_t value) const { return value / divisor_; }
+
+ private:
+  uint64_t divisor_;
+};
 
 template <typename T>
 T scale(T value, double factor) {
@@ -65,11 +84,11 @@ void for_each(const std::byte* in, std::byte* out, size_t count, Map map) {
 template <typename T>
 void finish(const std::byte* in, std::byte* out, size_t count, int64_t divisor, double factor) {
   if (divisor != 1) {
-    const Reciprocal reciprocal(static_cast<uint64_t>(divisor));
+    const Division<T> division(static_cast<uint64_t>(divisor));
     if (factor != 1.0) {
-      for_each<T>(in, out, count, [&](T v) { return scale(divide(v, reciprocal), factor); });
+      for_each<T>(in, out, count, [&](T v) { return scale(division.of(v), factor); });
     } else {
-      for_each<T>(in, out, count, [&](T v) { return divide(v, reciprocal); });
+      for_each<T>(in, out, count, [&](T v) { return division.of(v); });
     }
   } else if (factor != 1.0) {
     for_each<T>(in, out, count, [&](T v) { return scale(v, factor); });
@@ -85,6 +104,9 @@ void finish_integers(DType dtype, const std::byte* in, std::byte* out, size_t co
   RUEDA_CHECK(divisor >= 1, "the divisor of an average is at least 1");
   switch (dtype) {
     case DType::kUInt8: return finish<uint8_t>(in, out, count, divisor, factor);
+    case DType::kUInt16: return finish<uint16_t>(in, out, count, divisor, factor);
+    case DType::kUInt32: return finish<uint32_t>(in, out, count, divisor, factor);
+    case DType::kUInt64: return finish<uint64_t>(in, out, count, divisor, factor);
     case DType::kInt8: return finish<int8_t>(in, out, count, divisor, factor);
     case DType::kInt16: return finish<int16_t>(in, out, count, divisor, factor);
     case DType::kInt32: return finish<int32_t>(in, out, count, divisor, factor);

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "collectives/base/check.h"
+#include "collectives/kernels/complex_product.h"
 #include "collectives/kernels/dispatch.h"
 #include "collectives/kernels/integer_finish.h"
 
@@ -35,7 +36,7 @@ Combine combine_of(ReduceOp op) {
 }
 
 ReduceFunction function_for(DType dtype, Combine combine) {
-  RUEDA_CHECK(is_valid(dtype) && !is_float8(dtype), "no such dtype on the CPU");
+  RUEDA_CHECK(is_valid(dtype) && !is_float8(dtype) && !is_complex(dtype), "no such loop");
   return target_in_use().table->reduce[static_cast<size_t>(dtype)][combine];
 }
 
@@ -72,6 +73,13 @@ void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, 
   RUEDA_CHECK(plain || dtype != DType::kBool, "bool has no factor");
   const Combine combine = combine_of(op);
   if (count == 0) return;
+  if (is_complex(dtype)) {
+    RUEDA_CHECK(has_reduction(dtype, op), "complex numbers have no such reduction");
+    if (op == ReduceOp::kProduct && inputs.size() > 1)
+      return multiply_complex(dtype, inputs, out, count, finish.factor);
+    count *= 2;
+    dtype = component_of(dtype);
+  }
   if (is_bitwise(op) && dtype != DType::kBool) {
     RUEDA_CHECK(plain && is_integer(dtype), "bits are those of integers, unscaled");
     count *= size_of(dtype);
@@ -96,7 +104,9 @@ void scaled_copy(DType dtype, const std::byte* in, std::byte* out, size_t count,
   if (factor == 1.0) return copy(dtype, in, out, count);
   RUEDA_CHECK(dtype != DType::kBool, "bool has no factor");
   if (count == 0) return;
-  if (is_integer(dtype)) {
+  if (is_complex(dtype)) {
+    scale_floats(component_of(dtype), in, out, count * 2, factor);
+  } else if (is_integer(dtype)) {
     finish_integers(dtype, in, out, count, 1, factor);
   } else {
     scale_floats(dtype, in, out, count, factor);

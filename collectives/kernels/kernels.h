@@ -7,6 +7,7 @@
 //          denormals on in the calling thread.
 // NaN:     a NaN that is computed is the positive quiet NaN without payload; copies keep the bits.
 // 16-bit:  f16 and bf16 are combined in f32 and rounded once at the end (see Finish).
+// complex: sums, factors and averages are those of the parts, products (ac - bd) + (ad + bc)i.
 // min/max: of floats: a NaN in any input gives NaN; -0 is less than +0.
 // Threads: pure functions, any thread. Memory is borrowed for the call; no alignment is required.
 // Failure: a broken precondition aborts (RUEDA_CHECK).
@@ -42,14 +43,15 @@ struct Finish {
 // out[i] = finish(inputs[0][i] op inputs[1][i] op ... ), left to right. kAverage combines like kSum
 // (the division is Finish's). `out` may be one of the inputs exactly, or overlap none of them. At
 // least one input; one input with nothing to finish is a plain copy (bool: normalised to 0 and 1).
-// Integer sums and products wrap around (two's complement). Pre: one of kHostReducedDTypes, inputs
-// not empty.
+// Integer sums and products wrap around (two's complement). Pre: one of kHostReducedDTypes that
+// has_reduction, inputs not empty.
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
             size_t count, const Finish& finish);
 
 // out[i] = in[i] * factor, rounded to the dtype: integers in f64 truncated toward zero and limited
 // to what the dtype holds, f16/bf16/f32 with a factor rounded to f32 and f32 arithmetic, f64
-// natively. factor 1 is a plain copy. In place (in == out) is allowed. bool: factor must be 1.
+// natively, complex numbers by their parts. factor 1 is a plain copy. In place (in == out) is
+// allowed. bool: factor must be 1.
 void scaled_copy(DType dtype, const std::byte* in, std::byte* out, size_t count, double factor);
 
 // A copy that writes past the caches where the machine can: for results that nobody reads soon and

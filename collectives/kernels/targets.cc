@@ -157,7 +157,8 @@ using U64 = Plain<uint64_t>;
 using F32 = Plain<float>;
 using F64 = Plain<double>;
 
-// Numbers as in DType. Signed integers share sums and products with the unsigned of their size.
+// Numbers as in DType. Signed integers share sums and products with the unsigned of their size;
+// complex numbers are added as their parts.
 constexpr TargetTable kTable = {
     {
         {reduce<U8, Sum>, reduce<U8, Product>, reduce<U8, IntegerMin>, reduce<U8, IntegerMax>,
@@ -180,6 +181,11 @@ constexpr TargetTable kTable = {
          reduce<U8, LogicalXor>},
         {reduce<BFloat16, Sum>, reduce<BFloat16, Product>, reduce<BFloat16, FloatMin>,
          reduce<BFloat16, FloatMax>},
+        {},
+        {},
+        {reduce<U16, Sum>, reduce<U16, Product>, reduce<U16, IntegerMin>, reduce<U16, IntegerMax>},
+        {reduce<U32, Sum>, reduce<U32, Product>, reduce<U32, IntegerMin>, reduce<U32, IntegerMax>},
+        {reduce<U64, Sum>, reduce<U64, Product>, reduce<U64, IntegerMin>, reduce<U64, IntegerMax>},
     },
     to_f32<Float16Codec>,
     to_f32<BFloat16Codec>,

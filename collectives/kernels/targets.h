@@ -26,7 +26,7 @@ enum Combine {
   kCombineXor,
   kCombineCount
 };
-inline constexpr int kDTypeSlots = 11;  // DType's numbers are below this
+inline constexpr int kDTypeSlots = 16;  // the numbers of DTypes that are not complex are below this
 
 struct TargetTable {
   ReduceFunction reduce[kDTypeSlots][kCombineCount];

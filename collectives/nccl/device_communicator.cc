@@ -417,12 +417,13 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
         return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.get(), buffer_.get(),
-                      unsigned_of((*packing)->count), reduction.type, number);
+                      unsigned_of((*packing)->count) * reduction.parts, reduction.type, number);
       }
       for (const Part& part : tensors) {
         if (part.count == 0) continue;
         RUEDA_RETURN_IF_ERROR(s.call("ncclAllReduce", s.library()->all_reduce, part.in, part.out,
-                                     unsigned_of(part.count), reduction.type, number));
+                                     unsigned_of(part.count) * reduction.parts, reduction.type,
+                                     number));
       }
       return {};
     });
@@ -474,7 +475,8 @@ Script DeviceCommunicator::reduce(const CollectiveDesc& desc, std::span<const Pa
       for (const Part& part : tensors) {
         if (part.count == 0) continue;
         RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, part.in, part.out,
-                                     unsigned_of(part.count), reduction.type, number, root));
+                                     unsigned_of(part.count) * reduction.parts, reduction.type,
+                                     number, root));
       }
       return {};
     });
@@ -498,13 +500,13 @@ Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,
       const std::byte* from = tensors[0].in;
       if (equal && desc.counts.front() > 0) {
         return s.call("ncclReduceScatter", s.library()->reduce_scatter, from, tensors[0].out,
-                      unsigned_of(desc.counts.front()), reduction.type, number);
+                      unsigned_of(desc.counts.front()) * reduction.parts, reduction.type, number);
       }
       for (size_t root = 0; root < desc.counts.size(); ++root) {
         if (desc.counts[root] == 0) continue;
         RUEDA_RETURN_IF_ERROR(s.call("ncclReduce", s.library()->reduce, from, tensors[0].out,
-                                     unsigned_of(desc.counts[root]), reduction.type, number,
-                                     static_cast<int>(root)));
+                                     unsigned_of(desc.counts[root]) * reduction.parts,
+                                     reduction.type, number, static_cast<int>(root)));
         from += unsigned_of(desc.counts[root]) * size_of(desc.dtype);
       }
       return {};

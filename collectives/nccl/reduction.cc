@@ -16,8 +16,11 @@ std::optional<Type> type_of(DType dtype) {
     case DType::kBool:
     case DType::kUInt8: return Type::kUInt8;
     case DType::kInt8: return Type::kInt8;
+    case DType::kUInt16:
     case DType::kInt16: return std::nullopt;
+    case DType::kUInt32: return Type::kUInt32;
     case DType::kInt32: return Type::kInt32;
+    case DType::kUInt64: return Type::kUInt64;
     case DType::kInt64: return Type::kInt64;
     case DType::kFloat16: return Type::kFloat16;
     case DType::kBFloat16: return Type::kBFloat16;
@@ -25,6 +28,8 @@ std::optional<Type> type_of(DType dtype) {
     case DType::kFloat64: return Type::kFloat64;
     case DType::kFloat8E4M3: return Type::kFloat8E4M3;
     case DType::kFloat8E5M2: return Type::kFloat8E5M2;
+    case DType::kComplex64:
+    case DType::kComplex128: break;  // by their parts
   }
   return std::nullopt;
 }
@@ -64,11 +69,20 @@ Status refuse(const std::string& what, const std::string& instead) {
 Result<Reduction> plan_reduction(DType dtype, ReduceOp op, double prescale, double factor,
                                  int64_t divisor, Rank size) {
   const std::string name = name_of(dtype);
+  if (is_complex(dtype)) {
+    if (op == ReduceOp::kProduct)
+      return refuse("NCCL has no product of " + name + ", so there is no such reduction",
+                    "copy the tensor to the host");
+    RUEDA_ASSIGN_OR_RETURN(
+        Reduction plan, plan_reduction(component_of(dtype), op, prescale, factor, divisor, size));
+    plan.parts = 2;
+    return plan;
+  }
   const auto type = type_of(dtype);
   if (!type) return refuse("NCCL has no " + name + ", so there is no such reduction", "use int32");
   if (is_bitwise(op))
     return refuse(std::string("NCCL has no ") + name_of(op), "copy the tensor to the host");
-  Reduction plan{*type, op_of(dtype, op), 1.0};
+  Reduction plan{*type, 1, op_of(dtype, op), 1.0};
   if (!is_floating(dtype)) {
     if (prescale != 1 || factor != 1 || divisor != 1) {
       return refuse("the average and scales of " + name + " are not available",

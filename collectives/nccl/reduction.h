@@ -6,7 +6,8 @@
 //   16 bit    a factor must be a number of the tensor's type, as NCCL takes no other
 //   integers  no average, no factor: NCCL would round otherwise than the CPU side
 //   bool      as bytes: sum is max, product is min
-//   int16     NCCL has none
+//   complex   sum and average of the parts, as those of floats
+//   int16, uint16  NCCL has none
 // Adasum is no reduction of NCCL's (device_adasum.h).
 #pragma once
 
@@ -18,6 +19,7 @@ namespace rueda::nccl {
 
 struct Reduction {
   Type type = Type::kFloat32;
+  size_t parts = 1;  // of the tensor's elements, each of this type
   Op op = kSum;
   double factor = 1.0;  // of the inputs; not 1: PreMulSum, `op` does not count
 };

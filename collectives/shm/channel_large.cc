@@ -205,7 +205,7 @@ void Channel::State::choose_reducescatter(ChannelOp* op) {
 int64_t Channel::State::portion(int64_t longest_bytes, size_t count) const {
   const auto ranks = std::max<int64_t>(1, static_cast<int64_t>(count));
   const int64_t bytes = chunk_for(longest_bytes * ranks, staging_bytes) / ranks;
-  return bytes >= 64 ? bytes / 64 * 64 : bytes / 8 * 8;
+  return bytes >= 64 ? bytes / 64 * 64 : bytes / 16 * 16;
 }
 
 // A block that goes from one rank to all: straight from there, or through its buffers. block.in is

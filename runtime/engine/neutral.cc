@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -18,7 +19,7 @@ std::shared_ptr<std::byte[]> allocate(size_t bytes) {
 }
 
 template <typename T>
-void fill(T value, size_t count, std::byte* to) {
+void repeat(T value, size_t count, std::byte* to) {
   for (size_t i = 0; i < count; ++i) std::memcpy(to + i * sizeof(T), &value, sizeof(T));
 }
 
@@ -33,7 +34,7 @@ T extreme(bool largest) {
 
 template <typename T>
 void fill_with(ReduceOp op, bool largest, size_t count, std::byte* to) {
-  fill(op == ReduceOp::kProduct ? T{1} : extreme<T>(largest), count, to);
+  repeat(op == ReduceOp::kProduct ? T{1} : extreme<T>(largest), count, to);
 }
 
 // By their bits. float8_e4m3fn has no infinity, its largest number stands for it.
@@ -41,7 +42,7 @@ template <typename Bits>
 void fill_bits(ReduceOp op, bool largest, Bits one, Bits infinity, size_t count, std::byte* to) {
   constexpr int kSign = 1 << (8 * sizeof(Bits) - 1);
   const auto extreme = static_cast<Bits>(largest ? infinity : infinity | kSign);
-  fill(op == ReduceOp::kProduct ? one : extreme, count, to);
+  repeat(op == ReduceOp::kProduct ? one : extreme, count, to);
 }
 
 }  // namespace
@@ -60,8 +61,11 @@ void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::
   }
   const bool largest = (op == ReduceOp::kMin) == (prescale > 0);
   switch (dtype) {
-    case DType::kBool: return fill<uint8_t>(op == ReduceOp::kMax ? 0 : 1, count, to);
+    case DType::kBool: return repeat<uint8_t>(op == ReduceOp::kMax ? 0 : 1, count, to);
     case DType::kUInt8: return fill_with<uint8_t>(op, largest, count, to);
+    case DType::kUInt16: return fill_with<uint16_t>(op, largest, count, to);
+    case DType::kUInt32: return fill_with<uint32_t>(op, largest, count, to);
+    case DType::kUInt64: return fill_with<uint64_t>(op, largest, count, to);
     case DType::kInt8: return fill_with<int8_t>(op, largest, count, to);
     case DType::kInt16: return fill_with<int16_t>(op, largest, count, to);
     case DType::kInt32: return fill_with<int32_t>(op, largest, count, to);
@@ -72,6 +76,8 @@ void fill_neutral(DType dtype, ReduceOp op, double prescale, size_t count, std::
     case DType::kFloat8E5M2: return fill_bits<uint8_t>(op, largest, 0x3c, 0x7c, count, to);
     case DType::kFloat32: return fill_with<float>(op, largest, count, to);
     case DType::kFloat64: return fill_with<double>(op, largest, count, to);
+    case DType::kComplex64: return repeat<std::complex<float>>(1, count, to);  // a product's
+    case DType::kComplex128: return repeat<std::complex<double>>(1, count, to);
   }
 }
 

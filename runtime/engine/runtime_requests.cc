@@ -217,15 +217,9 @@ Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with
     return invalid_argument("reducescatter has no ADASUM, which is of whole tensors");
   if (kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
       kind == CollectiveKind::kReduce) {
-    if (is_float8(operation->dtype) && operation->device < 0) {
-      return invalid_argument(
-          std::string(name_of(operation->dtype)) +
-          " tensors on the CPU are moved (allgather, broadcast, alltoall, send), not "
-          "reduced: reduce them as float16, bfloat16 or float32, or on a GPU");
-    }
-    const auto scaling = plan_scaling(operation->dtype, operation->reduce_op, operation->prescale,
-                                      operation->postscale, set.size());
-    if (!scaling.ok()) return invalid_argument(scaling.status().message());
+    RUEDA_RETURN_IF_ERROR(check_reduction(operation->dtype, operation->reduce_op,
+                                          operation->prescale, operation->postscale,
+                                          operation->device >= 0));
     announced->reduce_op = operation->reduce_op;
     announced->prescale = operation->prescale;
     announced->postscale = operation->postscale;

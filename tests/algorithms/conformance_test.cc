@@ -95,7 +95,7 @@ std::string expect(const Bytes& got, const Bytes& wanted, const std::string& cel
 }
 
 // The bitwise ones where kernels differ: of bools, and of integers, whose width does not matter.
-std::vector<ReduceOp> ops_of(DType dtype) {
+std::vector<ReduceOp> tried_ops(DType dtype) {
   std::vector<ReduceOp> ops(std::begin(kElementwiseOps), std::end(kElementwiseOps));
   if (dtype == DType::kBool || dtype == DType::kInt32) {
     for (const ReduceOp op : kBitwiseOps) ops.push_back(op);
@@ -117,7 +117,7 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
           kind, size,
           [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
             for (const DType dtype : kHostReducedDTypes) {
-              for (const ReduceOp op : ops_of(dtype)) {
+              for (const ReduceOp op : tried_ops(dtype)) {
                 const auto scaling = plan_scaling(dtype, op, 1.0, 1.0, size);
                 if (!scaling.ok()) {
                   if (rank == 0) {
@@ -190,7 +190,7 @@ TEST_CASE("reducescatter gives every rank its own rows", "[conformance]") {
           kind, size,
           [&](Rank rank, ThreadRank& world, NativeCommunicator& communicator) -> std::string {
             for (const DType dtype : kHostReducedDTypes) {
-              for (const ReduceOp op : ops_of(dtype)) {
+              for (const ReduceOp op : tried_ops(dtype)) {
                 const auto scaling = plan_scaling(dtype, op, 1.0, 1.0, size);
                 if (!scaling.ok()) continue;  // bool average, listed with allreduce
                 for (const int64_t count : counts()) {

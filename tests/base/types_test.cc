@@ -35,6 +35,32 @@ TEST_CASE("every dtype has a size and a name", "[types]") {
     CHECK(std::string(name_of(dtype)) != "unknown dtype");
   }
   CHECK_FALSE(is_valid(static_cast<DType>(2)));
+  CHECK_FALSE(is_valid(static_cast<DType>(18)));
+  CHECK(size_of(DType::kComplex64) == 2 * size_of(component_of(DType::kComplex64)));
+  CHECK(size_of(DType::kComplex128) == 2 * size_of(component_of(DType::kComplex128)));
+}
+
+TEST_CASE("each dtype is one of bool, integer, floating and complex", "[types]") {
+  for (const DType dtype : kAllDTypes) {
+    INFO(name_of(dtype));
+    CHECK((dtype == DType::kBool) + is_integer(dtype) + is_floating(dtype) + is_complex(dtype) ==
+          1);
+  }
+}
+
+TEST_CASE("a dtype has the reductions that mean something", "[types]") {
+  const auto count = [](DType dtype) {
+    int found = has_reduction(dtype, ReduceOp::kAdasum) ? 1 : 0;
+    for (const ReduceOp op : kElementwiseOps) found += has_reduction(dtype, op) ? 1 : 0;
+    for (const ReduceOp op : kBitwiseOps) found += has_reduction(dtype, op) ? 1 : 0;
+    return found;
+  };
+  CHECK(count(DType::kBool) == 7);     // no average, no Adasum
+  CHECK(count(DType::kUInt64) == 8);   // no Adasum
+  CHECK(count(DType::kFloat32) == 6);  // none of bits
+  CHECK(count(DType::kFloat8E5M2) == 5);
+  CHECK(count(DType::kComplex64) == 3);
+  CHECK(has_reduction(DType::kComplex128, ReduceOp::kProduct));
 }
 
 }  // namespace rueda

@@ -106,6 +106,14 @@ static void check_without_context(void) {
   CHECK(rueda_split_rows(7, 0, 3) == 3 && rueda_split_rows(7, 1, 3) == 2 &&
         rueda_split_rows(7, 2, 3) == 2);
   CHECK(rueda_split_rows(0, 0, 3) == 0 && rueda_split_rows(-1, 0, 3) == -1);
+  rueda_error why = RUEDA_ERROR_INIT;
+  CHECK(rueda_check_reduction(RUEDA_UINT16, RUEDA_AVERAGE, 0.5, 1, -1, NULL) == RUEDA_OK);
+  CHECK(rueda_check_reduction(RUEDA_COMPLEX64, RUEDA_MIN, 1, 1, -1, &why) ==
+        RUEDA_INVALID_ARGUMENT);
+  CHECK(strstr(why.message, "min of complex64 tensors is not defined: ") != NULL);
+  CHECK(rueda_check_reduction(RUEDA_FLOAT8_E5M2, RUEDA_SUM, 1, 1, -1, NULL) != RUEDA_OK);
+  CHECK(rueda_check_reduction(RUEDA_FLOAT8_E5M2, RUEDA_SUM, 1, 1, 0, NULL) == RUEDA_OK);
+  CHECK(rueda_check_reduction(2, RUEDA_SUM, 1, 1, -1, NULL) == RUEDA_INVALID_ARGUMENT);
   CHECK(rueda_split_rows(7, 3, 3) == -1 && rueda_split_rows(7, 0, 0) == -1);
 }
 

@@ -178,16 +178,17 @@ rueda_context first{0, 2};
 rueda_context second{0, 2};
 rueda_context third{0, 3};
 
-// A call of XLA with float32 scalars; members as in the attribute.
+// A call of XLA with scalars; members as in the attribute.
 class Call {
  public:
-  Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2, bool is_ordered = false)
+  Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2, bool is_ordered = false,
+       XLA_FFI_DataType dtype = XLA_FFI_DataType_F32)
       : members_(std::move(members)), rank_(rank), size_(size) {
     api_.XLA_FFI_Error_Create = make_error;
     api_.XLA_FFI_Future_Create = create;
     api_.XLA_FFI_Future_SetAvailable = set_available;
     api_.XLA_FFI_Future_SetError = set_error;
-    buffer_.dtype = XLA_FFI_DataType_F32;
+    buffer_.dtype = dtype;
     buffer_.data = &value_;
     buffers_.assign(static_cast<size_t>(arrays), &buffer_);
     if (is_ordered) buffers_.insert(buffers_.begin(), &token_);
@@ -371,6 +372,26 @@ TEST_CASE("an ordered call begins with a token; a member has the buffers that it
   CHECK((operations[2].input == nullptr && operations[2].output != nullptr));
   CHECK((operations[2].dtype == RUEDA_FLOAT32 && operations[2].peer == 1));
   CHECK(operations[2].tag == 7);
+}
+
+TEST_CASE("arrays travel as what they are") {
+  rueda_xla_use(&first);
+  for (const auto& [xla, rueda] : {std::pair{XLA_FFI_DataType_S32, RUEDA_INT32},
+                                   {XLA_FFI_DataType_U16, RUEDA_UINT16},
+                                   {XLA_FFI_DataType_U32, RUEDA_UINT32},
+                                   {XLA_FFI_DataType_U64, RUEDA_UINT64},
+                                   {XLA_FFI_DataType_C64, RUEDA_COMPLEX64},
+                                   {XLA_FFI_DataType_C128, RUEDA_COMPLEX128}}) {
+    operations.clear();
+    Call call(1, member(1, "a"), 0, 2, false, xla);
+    REQUIRE(operations.size() == 1);
+    CHECK(operations[0].dtype == rueda);
+    CHECK(operations[0].ndim == 0);
+    end("a");
+    CHECK(call.outcome().empty());
+  }
+  Call call(1, member(1, "a"), 0, 2, false, XLA_FFI_DataType_INVALID);
+  CHECK(call.outcome().find("dtype is not supported") != std::string::npos);
 }
 
 TEST_CASE("members that cannot be read are an error at the call") {

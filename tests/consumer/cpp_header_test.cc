@@ -35,7 +35,13 @@ static_assert(rueda::InOut<std::vector<float>&> && rueda::InOut<std::span<float>
 static_assert(rueda::Input<const std::vector<float>&> && !rueda::InOut<const std::vector<float>&>);
 static_assert(!rueda::Input<std::vector<float>>, "a temporary would be gone too early");
 static_assert(!rueda::Input<std::list<float>&> && !rueda::Input<std::vector<std::string>&>);
-static_assert(!rueda::Element<char> && !rueda::Element<unsigned> && !rueda::Element<long double>);
+static_assert(!rueda::Element<char> && !rueda::Element<char16_t> && !rueda::Element<wchar_t>);
+static_assert(!rueda::Element<long double> && !rueda::Element<std::complex<long double>>);
+static_assert(rueda::dtype_of<std::uint16_t> == RUEDA_UINT16);
+static_assert(rueda::dtype_of<unsigned> == RUEDA_UINT32);
+static_assert(rueda::dtype_of<unsigned long> == RUEDA_UINT64);
+static_assert(rueda::dtype_of<const std::complex<float>> == RUEDA_COMPLEX64);
+static_assert(rueda::dtype_of<std::complex<double>> == RUEDA_COMPLEX128);
 static_assert(rueda::dtype_of<long> == RUEDA_INT64 && rueda::dtype_of<long long> == RUEDA_INT64);
 static_assert(rueda::dtype_of<std::byte> == RUEDA_UINT8 && rueda::dtype_of<bool> == RUEDA_BOOL);
 static_assert(rueda::dtype_of<const rueda::Float16> == RUEDA_FLOAT16);

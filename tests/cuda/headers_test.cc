@@ -62,7 +62,9 @@ RUEDA_NCCL_OPTIONAL(RUEDA_X)
 static_assert(static_cast<int>(mine::Type::kInt8) == ncclInt8 &&
               static_cast<int>(mine::Type::kUInt8) == ncclUint8 &&
               static_cast<int>(mine::Type::kInt32) == ncclInt32 &&
+              static_cast<int>(mine::Type::kUInt32) == ncclUint32 &&
               static_cast<int>(mine::Type::kInt64) == ncclInt64 &&
+              static_cast<int>(mine::Type::kUInt64) == ncclUint64 &&
               static_cast<int>(mine::Type::kFloat16) == ncclFloat16 &&
               static_cast<int>(mine::Type::kFloat32) == ncclFloat32 &&
               static_cast<int>(mine::Type::kFloat64) == ncclFloat64 &&

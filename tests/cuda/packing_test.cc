@@ -1,11 +1,9 @@
 // Many small GPU tensors in one buffer: what is packed, and that nothing but speed depends on it.
 #include <catch2/catch.hpp>
 
-#include <cstring>
-
-#include "collectives/kernels/kernels.h"
 #include "collectives/nccl/device_packing.h"
 #include "tests/cuda/device_world.h"
+#include "tests/support/patterns.h"
 
 namespace rueda::testing {
 namespace {
@@ -23,23 +21,10 @@ int64_t copies() {
 struct Tensors {
   Tensors(DType type, const std::vector<size_t>& counts, Rank rank) : dtype(type) {
     for (const size_t count : counts) {
-      std::vector<float> values(count);
+      std::vector<double> values(count);
       for (size_t i = 0; i < count; ++i)
-        values[i] = static_cast<float>((i + count) % 13 + static_cast<size_t>(rank));
-      data.emplace_back(count * size_of(type));
-      if (count == 0) continue;
-      if (type == DType::kFloat32)
-        std::memcpy(data.back().data(), values.data(), 4 * count);
-      else if (type == DType::kFloat64) {
-        for (size_t i = 0; i < count; ++i) {
-          const double wide = static_cast<double>(values[i]);
-          std::memcpy(data.back().data() + 8 * i, &wide, 8);
-        }
-      } else if (type == DType::kUInt8) {
-        for (size_t i = 0; i < count; ++i) data.back()[i] = static_cast<std::byte>(values[i]);
-      } else {
-        kernels::convert_from_f32(type, values.data(), data.back().data(), count);
-      }
+        values[i] = static_cast<double>((i + count) % 13 + static_cast<size_t>(rank));
+      data.push_back(to_bytes(type, values));
     }
   }
   std::vector<Part> parts() {
@@ -72,7 +57,8 @@ auto reduced(DType dtype, const std::vector<size_t>& counts, ReduceOp op,
 }
 
 TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
-  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kUInt8);
+  const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kUInt8,
+                               DType::kUInt32, DType::kComplex64, DType::kComplex128);
   const std::vector<size_t> counts = {1, 33, 0, 20000, 7, 9000, 8};
   const int64_t before = copies();
   const auto packed = reduced(dtype, counts, ReduceOp::kSum);

@@ -39,6 +39,29 @@ TEST_CASE("scales that NCCL has not are refused") {
   CHECK(plan_reduction(DType::kBool, ReduceOp::kProduct, 1, 1, 1, 4)->op == kMin);
 }
 
+TEST_CASE("unsigned integers are NCCL's where it has them") {
+  CHECK(plan_reduction(DType::kUInt32, ReduceOp::kMax, 1, 1, 1, 4)->type == Type::kUInt32);
+  CHECK(plan_reduction(DType::kUInt64, ReduceOp::kSum, 1, 1, 1, 4)->type == Type::kUInt64);
+  CHECK_FALSE(plan_reduction(DType::kUInt32, ReduceOp::kAverage, 1, 1, 4, 4).ok());
+  CHECK_THAT(plan_reduction(DType::kUInt16, ReduceOp::kSum, 1, 1, 1, 4).status().message(),
+             Catch::Contains("no uint16") && Catch::Contains("use int32"));
+}
+
+TEST_CASE("complex numbers are added and averaged as two floats each") {
+  auto sum = plan_reduction(DType::kComplex64, ReduceOp::kSum, 2, 1, 1, 4);
+  REQUIRE(sum.ok());
+  CHECK(sum->type == Type::kFloat32);
+  CHECK(sum->parts == 2);
+  CHECK(sum->factor == 2);
+  auto average = plan_reduction(DType::kComplex128, ReduceOp::kAverage, 1, 1.0 / 3, 1, 3);
+  REQUIRE(average.ok());
+  CHECK(average->type == Type::kFloat64);
+  CHECK(average->op == kAvg);
+  CHECK(plan_reduction(DType::kFloat64, ReduceOp::kSum, 1, 1, 1, 4)->parts == 1);
+  CHECK_THAT(plan_reduction(DType::kComplex64, ReduceOp::kProduct, 1, 1, 1, 4).status().message(),
+             Catch::Contains("no product of complex64"));
+}
+
 TEST_CASE("8-bit floats are reduced by new libraries on new GPUs, and averaged but not scaled") {
   for (const DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
     auto average = plan_reduction(dtype, ReduceOp::kAverage, 1, 1.0 / 3, 1, 3);

@@ -46,6 +46,20 @@ TEST_CASE("what has no meaning is refused with the reason", "[scaling]") {
   CHECK_THAT(refused(DType::kBool, ReduceOp::kAverage, 1, 1).message(), Catch::Contains("bool"));
   CHECK(refused(DType::kBool, ReduceOp::kSum, 2, 1).code() == Code::kInvalidArgument);
   CHECK(refused(DType::kBool, ReduceOp::kSum, 1, 1).ok());
+  for (const DType dtype : {DType::kComplex64, DType::kComplex128}) {
+    for (const ReduceOp op :
+         {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAdasum, ReduceOp::kBitwiseAnd}) {
+      CHECK_THAT(refused(dtype, op, 1, 1).message(),
+                 Catch::Contains(name_of(dtype)) && Catch::Contains(": "));
+    }
+    CHECK_THAT(refused(dtype, ReduceOp::kMax, 1, 1).message(),
+               Catch::Contains("no order; use sum, average or product"));
+    CHECK(refused(dtype, ReduceOp::kProduct, 1, 2).ok());
+  }
+  CHECK(check_reduction(DType::kFloat8E5M2, ReduceOp::kSum, 1, 1, true).ok());
+  CHECK_THAT(check_reduction(DType::kFloat8E5M2, ReduceOp::kSum, 1, 1, false).message(),
+             Catch::Contains("are moved"));
+  CHECK(check_reduction(DType::kUInt32, ReduceOp::kAverage, 0.5, 2, false).ok());
   for (const double bad : {infinity, -infinity, nan}) {
     CHECK(refused(DType::kFloat32, ReduceOp::kSum, bad, 1).code() == Code::kInvalidArgument);
     CHECK(refused(DType::kFloat32, ReduceOp::kSum, 1, bad).code() == Code::kInvalidArgument);

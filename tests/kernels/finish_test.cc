@@ -76,6 +76,8 @@ TEST_CASE("integer averages truncate toward zero and are exact", "[kernels]") {
   CHECK(sum_of_one<int32_t>(DType::kInt32, {7, -7, 6, -6, 2, -2, 0}, third) ==
         std::vector<int32_t>{2, -2, 2, -2, 0, 0, 0});
   CHECK(sum_of_one<uint8_t>(DType::kUInt8, {255, 2}, third) == std::vector<uint8_t>{85, 0});
+  CHECK(sum_of_one<uint64_t>(DType::kUInt64, {~uint64_t{0}, uint64_t{1} << 63}, third) ==
+        std::vector<uint64_t>{~uint64_t{0} / 3, (uint64_t{1} << 63) / 3});
   // A product with 1/49 would give 0 here.
   CHECK(sum_of_one<int64_t>(DType::kInt64, {49, -49}, {1.0, 49, false}) ==
         std::vector<int64_t>{1, -1});
@@ -119,6 +121,10 @@ TEST_CASE("scaled integers are truncated toward zero and limited to the dtype", 
         std::vector<int8_t>{127, -128, 126, -128});
   CHECK(scaled<uint8_t>(DType::kUInt8, {200, 1}, 2.0) == std::vector<uint8_t>{255, 2});
   CHECK(scaled<uint8_t>(DType::kUInt8, {200, 0}, -1.0) == std::vector<uint8_t>{0, 0});
+  CHECK(scaled<uint32_t>(DType::kUInt32, {3000000000u, 7}, 2.0) ==
+        std::vector<uint32_t>{~uint32_t{0}, 14});
+  CHECK(scaled<uint64_t>(DType::kUInt64, {uint64_t{1} << 63, 0}, 0.5) ==
+        std::vector<uint64_t>{uint64_t{1} << 62, 0});
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   CHECK(scaled<int64_t>(DType::kInt64, {kMax, kMin, 0}, kInfinity) ==

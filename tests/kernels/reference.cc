@@ -85,7 +85,9 @@ Float quiet(Float value) {
 
 template <typename Int>
 Int finish_integer(Int value, const Finish& finish) {
-  const int64_t quotient = static_cast<int64_t>(value) / finish.divisor;
+  // Wide enough for every value and its sign.
+  __extension__ using Wide = __int128;
+  const Wide quotient = static_cast<Wide>(value) / finish.divisor;
   if (finish.factor == 1.0) return static_cast<Int>(quotient);
   const double product = std::trunc(static_cast<double>(quotient) * finish.factor);
   if (std::isnan(product)) return 0;
@@ -163,6 +165,24 @@ Bytes reduce_bool(ReduceOp op, const std::vector<Bytes>& inputs) {
   });
 }
 
+template <typename Float>
+Bytes multiply_complex(const std::vector<Bytes>& inputs, const Finish& finish) {
+  const size_t count = inputs[0].size() / sizeof(Float);
+  std::vector<Float> out(count);
+  for (size_t i = 0; i < count; i += 2) {
+    Float real = element<Float>(inputs[0], i), imaginary = element<Float>(inputs[0], i + 1);
+    for (size_t k = 1; k < inputs.size(); ++k) {
+      const auto c = element<Float>(inputs[k], i), d = element<Float>(inputs[k], i + 1);
+      const Float ac = real * c, bd = imaginary * d, ad = real * d, bc = imaginary * c;
+      real = ac - bd;
+      imaginary = ad + bc;
+    }
+    out[i] = quiet(real * static_cast<Float>(finish.factor));
+    out[i + 1] = quiet(imaginary * static_cast<Float>(finish.factor));
+  }
+  return map_elements<Float>(count, [&](size_t i) { return out[i]; });
+}
+
 template <typename Bits>
 Bits special_bits(DType dtype, uint64_t pick) {
   const int exponent_bits = dtype == DType::kFloat16                                ? 5
@@ -200,12 +220,21 @@ Bytes reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs, const F
   switch (dtype) {
     case DType::kBool: return reduce_bool(op, inputs);
     case DType::kUInt8: return reduce_native<uint8_t>(op, inputs, finish);
+    case DType::kUInt16: return reduce_native<uint16_t>(op, inputs, finish);
+    case DType::kUInt32: return reduce_native<uint32_t>(op, inputs, finish);
+    case DType::kUInt64: return reduce_native<uint64_t>(op, inputs, finish);
     case DType::kInt8: return reduce_native<int8_t>(op, inputs, finish);
     case DType::kInt16: return reduce_native<int16_t>(op, inputs, finish);
     case DType::kInt32: return reduce_native<int32_t>(op, inputs, finish);
     case DType::kInt64: return reduce_native<int64_t>(op, inputs, finish);
     case DType::kFloat32: return reduce_native<float>(op, inputs, finish);
     case DType::kFloat64: return reduce_native<double>(op, inputs, finish);
+    case DType::kComplex64:
+      return op == ReduceOp::kProduct ? multiply_complex<float>(inputs, finish)
+                                      : reduce_native<float>(op, inputs, finish);
+    case DType::kComplex128:
+      return op == ReduceOp::kProduct ? multiply_complex<double>(inputs, finish)
+                                      : reduce_native<double>(op, inputs, finish);
     case DType::kFloat16:
     case DType::kBFloat16: return reduce_small(dtype, op, inputs, finish);
     case DType::kFloat8E4M3:
@@ -222,6 +251,7 @@ Bytes random_elements(DType dtype, Pattern pattern, size_t count, std::mt19937_6
   };
   const bool tame = pattern == Pattern::kTame;
   const bool special = pattern == Pattern::kSpecial;
+  if (is_complex(dtype)) return random_elements(component_of(dtype), pattern, 2 * count, random);
   switch (dtype) {
     case DType::kFloat64:
       return map_elements<double>(count, [&](size_t) {

@@ -7,10 +7,11 @@ import inspect
 import torch
 import torch.distributed as dist
 
-INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+UNSIGNED = torch.uint16, torch.uint32, torch.uint64
+INTEGERS = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *UNSIGNED
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 COMPLEX = torch.complex64, torch.complex128
-MOVED_ONLY = torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2
+MOVED_ONLY = torch.float8_e4m3fn, torch.float8_e5m2
 SHAPES = (), (0,), (7,), (3, 4)
 LAYOUTS = "plain", "transposed", "strided"
 SUM, AVG, MIN, MAX, PRODUCT = (
@@ -39,7 +40,7 @@ def backwards():
 def reductions(dtype):
     """Those that a type has."""
     if dtype in COMPLEX:
-        return SUM, AVG
+        return SUM, AVG  # PyTorch itself refuses the others
     if dtype is torch.bool:
         return SUM, MIN, MAX, PRODUCT, *BITWISE
     return (SUM, AVG, MIN, MAX, PRODUCT) + (BITWISE if dtype in INTEGERS else ())
@@ -77,7 +78,7 @@ def reduced(op, tensors):
     """A plain reference, in the order of the ranks."""
     first = tensors[0]
     wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(
-        first.dtype, first.dtype
+        first.dtype, torch.int64 if first.dtype in UNSIGNED else first.dtype
     )
     tensors = [t.to(wide) for t in tensors]
     if first.dtype is torch.bool:
@@ -110,7 +111,7 @@ def same(got, wanted):
     assert got.dtype == wanted.dtype and got.shape == wanted.shape, (got, wanted)
     if got.dtype.itemsize == 1 and got.dtype.is_floating_point:
         got, wanted = got.to(torch.float32), wanted.to(torch.float32)
-    if got.dtype in (torch.uint16, torch.uint32, torch.uint64):
+    if got.dtype in UNSIGNED:
         got, wanted = got.to(torch.int64), wanted.to(torch.int64)
     if got.is_floating_point() or got.is_complex():
         torch.testing.assert_close(

@@ -30,13 +30,29 @@ def test_allreduce_of_pytrees():
     for op, expected in ((hvd.Min, 1), (hvd.Max, n), (hvd.Product, 2), (hvd.Average, (n + 1) / 2)):
         assert hvd.allreduce(jnp.float32(r + 1), op) == expected
     assert hvd.allreduce(jnp.float32(1), hvd.Sum, prescale_factor=2, postscale_factor=3) == 6 * n
-    for dtype in ("uint16", "uint32", "complex64", "bfloat16", "bool"):
+    for dtype in ("uint8", "uint16", "uint32", "complex64", "bfloat16", "bool"):
         x = jnp.ones(3, dtype)
         summed = hvd.allreduce(x, hvd.Sum)
         assert summed.dtype == x.dtype
         np.testing.assert_array_equal(np.asarray(summed, np.complex64), 1 if dtype == "bool" else n)
-    with pytest.raises(ValueError, match="uint32 cannot be reduced"):
-        hvd.allreduce(jnp.uint32(1), hvd.Average)
+    big = jnp.uint32(2**32 - 1 if r else 3)
+    turned = jnp.complex64(1 + (r + 1) * 1j)
+    for run in (lambda f: f, jax.jit):
+        assert int(run(lambda x: hvd.allreduce(x, hvd.Max))(big)) == 2**32 - 1
+        assert int(run(lambda x: hvd.allreduce(x, hvd.Min))(big)) == 3
+        assert run(hvd.allreduce)(jnp.uint16(65534 if r else 0)) == 32767
+        assert run(lambda x: hvd.allreduce(x, hvd.Product))(turned) == -1 + 3j
+        assert run(hvd.allreduce)(turned) == 1 + 1.5j
+        with pytest.raises(ValueError, match="allreduce: max of complex64 .* have no order"):
+            run(lambda x: hvd.allreduce(x, hvd.Max))(turned)
+        with pytest.raises(ValueError, match="float8_e5m2 tensors on the CPU are moved"):
+            run(lambda x: hvd.allreduce(x, hvd.Sum))(jnp.ones(2, "float8_e5m2"))
+        with pytest.raises(Exception, match="Mismatched data types.*rank 0 sent int32.*rank 1 sent uint32"):
+            jax.block_until_ready(run(lambda x: hvd.allreduce(x, name="sign"))(jnp.uint32(1) if r else jnp.int32(1)))
+    def loss(x):
+        return jnp.abs(hvd.allreduce(x, hvd.Sum) * (2 - 1j)).sum()
+
+    np.testing.assert_allclose(jax.grad(loss)(jnp.complex64(3 + 4j)), n * 5**0.5 * (3 - 4j) / 5, rtol=1e-6)
 
 
 @ranks(2)

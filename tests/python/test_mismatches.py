@@ -53,7 +53,7 @@ def calls(function, usual, odd, *fragments, **both):
 
 
 def dtype_rows(function, kind, *more, **both):
-    pairs = (("float32", "float64"), ("float32", "float16"), ("int32", "int64"), ("uint8", "int8"))
+    pairs = (("float32", "float64"), ("float32", "float16"), ("int32", "int64"), ("uint8", "int8"), ("uint32", "int32"))
     for one, other in pairs:
         yield (
             f"{kind} {other} among {one}",

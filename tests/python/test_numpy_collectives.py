@@ -5,9 +5,11 @@ import rueda as hvd
 from expect import REDUCE, raises, same
 from worlds import ranks
 
-INTEGERS = [np.uint8, np.int8, np.int16, np.int32, np.int64]
+UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64]
+INTEGERS = UNSIGNED + [np.int8, np.int16, np.int32, np.int64]
 FLOATS = [np.float16, np.float32, np.float64]
-DTYPES = [np.bool_] + INTEGERS + FLOATS
+COMPLEX = [np.complex64, np.complex128]
+DTYPES = [np.bool_] + INTEGERS + FLOATS + COMPLEX
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (2, 0, 3), (4, 3, 2)]
 
 
@@ -16,6 +18,9 @@ def example(rank, dtype, shape):
     count = int(np.prod(shape))
     if dtype is np.bool_:
         return ((np.arange(count) + rank) % 3 == 0).reshape(shape)
+    if dtype in COMPLEX:
+        turned = (np.arange(count) * 3 + rank) % 5 - 2j
+        return (turned * 1j ** np.arange(count)).astype(dtype).reshape(shape)
     return ((np.arange(count) + rank) % 4 + 1).astype(dtype).reshape(shape)
 
 
@@ -35,6 +40,10 @@ def test_allreduce_is_exact_for_every_dtype_op_and_shape():
     for name, dtype, shape in cells():
         mine, everyone = example(hvd.rank(), dtype, shape), all_examples(dtype, shape)
         for op, reduce in REDUCE.items():
+            if dtype in COMPLEX and op in ("Min", "Max"):
+                with raises(ValueError, f"of {np.dtype(dtype)} tensors", "complex numbers have no order"):
+                    hvd.allreduce(mine, name=f"{op}{name}", op=getattr(hvd, op))
+                continue
             expected = reduce(everyone).astype(dtype)
             result = hvd.allreduce(mine, name=f"{op}{name}", op=getattr(hvd, op))
             same(result, expected)
@@ -52,9 +61,9 @@ def test_average_divides_and_truncates_integers_toward_zero():
                 hvd.allreduce(example(0, dtype, shape), name="average" + name)
             continue
         everyone = [
-            -value if dtype is not np.uint8 else value for value in all_examples(dtype, shape)
+            value if dtype in UNSIGNED else -value for value in all_examples(dtype, shape)
         ]
-        total = np.sum(everyone, axis=0, dtype=np.float64)
+        total = np.sum(everyone, axis=0, dtype=np.complex128 if dtype in COMPLEX else np.float64)
         if dtype in INTEGERS:
             expected = np.trunc(total / hvd.size()).astype(dtype)
         else:
@@ -68,7 +77,7 @@ def test_average_divides_and_truncates_integers_toward_zero():
 
 @ranks(1, 2, 3)
 def test_scales_apply_before_and_after():
-    for dtype in INTEGERS + FLOATS:
+    for dtype in INTEGERS + FLOATS + COMPLEX:
         mine = example(hvd.rank(), dtype, (6,))
         total = np.sum(all_examples(dtype, (6,)), axis=0, dtype=dtype)
         name = np.dtype(dtype).name
@@ -76,6 +85,18 @@ def test_scales_apply_before_and_after():
         same(result, (total * 2).astype(dtype))
         result = hvd.allreduce(mine, op=hvd.Sum, name="post" + name, postscale_factor=3.0)
         same(result, (total * 3).astype(dtype))
+
+
+@ranks(2)
+def test_unsigned_integers_use_all_their_bits():
+    for dtype in UNSIGNED:
+        most, name = np.iinfo(dtype).max, np.dtype(dtype).name
+        mine = np.array([most, 2, most - 3] if hvd.rank() == 0 else [1, most, 4], dtype)
+        same(hvd.allreduce(mine, op=hvd.Max, name="max" + name), np.array([most, most, most - 3], dtype))
+        same(hvd.allreduce(mine, op=hvd.Min, name="min" + name), np.array([1, 2, 4], dtype))
+        same(hvd.allreduce(mine, op=hvd.Sum, name="sum" + name), np.array([0, 1, 0], dtype))
+        half = np.array([most - 1 if hvd.rank() == 0 else 0], dtype)
+        same(hvd.allreduce(half, name="average" + name), np.array([most // 2], dtype))
 
 
 @ranks(1, 2, 3)

@@ -44,9 +44,17 @@ def check_collectives(hvd, tf):
         asked = run(lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_size_op(), hvd.local_rank_op(),
                              hvd.process_set_included_op(0)])()
         assert [int(each) for each in asked] == [r, n, n, r, 1]
-    for dtype in (tf.bool, tf.bfloat16, tf.float16, tf.uint32, tf.complex64, tf.complex128, tf.int8):
+    for dtype in (tf.bool, tf.bfloat16, tf.float16, tf.uint16, tf.uint32, tf.uint64, tf.complex64, tf.complex128, tf.int8):
         summed = hvd.allreduce(tf.cast([1, 1], dtype), op=hvd.Sum)
         assert summed.dtype == dtype and complex(tf.cast(summed[0], tf.complex128)) == (1 if dtype == tf.bool else n)
+    most = tf.constant(2**32 - 1 if r else 3, tf.uint32)
+    for run in (lambda f: f, tf.function):
+        assert run(lambda: hvd.allreduce(most, op=hvd.Max))() == 2**32 - 1
+        assert run(lambda: hvd.allreduce(tf.constant(r + 2, tf.uint64)))() == 2
+        product = run(lambda: hvd.allreduce(tf.constant(1 + (r + 1) * 1j), op=hvd.Product))()
+        assert product.numpy() == -1 + 3j
+        gathered = run(lambda: hvd.allgather(tf.fill([r + 1], tf.constant(r + 1j))))()
+        assert gathered.numpy().tolist() == [1j, 1 + 1j, 1 + 1j]
     halved = hvd.allreduce(tf.constant(1.5), op=hvd.Sum, compression=hvd.Compression.fp16)
     assert halved.dtype == tf.float32 and halved == 1.5 * n
     only = hvd.add_process_set([1])
@@ -124,8 +132,10 @@ def check_errors(hvd, tf):
             run(lambda: hvd.allreduce(tf.zeros(2 + r), name="unequal"))()
         with pytest.raises(tf.errors.InvalidArgumentError, match="without dimensions"):
             run(lambda: hvd.allgather(tf.constant(1.0)))()
-        with pytest.raises(tf.errors.InvalidArgumentError, match="cast the tensor first"):
-            run(lambda: hvd.allreduce(tf.constant(1, tf.uint32)))()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="complex numbers have no order"):
+            run(lambda: hvd.allreduce(tf.constant(1j), op=hvd.Max))()
+        with pytest.raises(tf.errors.FailedPreconditionError, match="sent int32.*sent uint32"):
+            run(lambda: hvd.allreduce(tf.constant(1, tf.uint32 if r else tf.int32), name="sign"))()
         with pytest.raises(tf.errors.InvalidArgumentError, match="dtype cannot travel"):
             run(lambda: hvd.broadcast(tf.constant("text"), 0))()
     with pytest.raises(ValueError, match="root_rank 9 is not one of"):

@@ -62,7 +62,8 @@ def test_what_is_wrong_on_one_rank_is_a_value_error():
             lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.ones(4)),
             lambda: dist.all_gather([torch.zeros(2)], torch.ones(2)),
             lambda: dist.all_to_all_single(torch.zeros(3), torch.ones(3)),
-            lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint16)),
+            lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)),
+            lambda: group.allreduce([torch.ones(2, dtype=torch.complex64)], op=dist.ReduceOp.MAX),
             lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
             lambda: dist.broadcast(torch.ones(2), group_src=7),
             lambda: dist.isend(torch.ones(2), group_dst=1, tag=-1),
@@ -73,7 +74,7 @@ def test_what_is_wrong_on_one_rank_is_a_value_error():
                 else:
                     raise ValueError
         with pytest.raises(ValueError, match="it reduces .*float32"):
-            dist.all_reduce(torch.ones(2, dtype=torch.uint16))
+            dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
         works(group)
 
 

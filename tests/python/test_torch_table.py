@@ -3,7 +3,7 @@
 import rueda.torch as hvd
 import torch
 from expect import raises
-from test_torch_collectives import DTYPES, FLOATS, INTEGERS, same
+from test_torch_collectives import DTYPES, FLOATS, INTEGERS, UNSIGNED, same
 from worlds import ranks
 
 WORLD = "torch"
@@ -16,11 +16,18 @@ def piece(rank, dtype, rows=5):
     values = (torch.arange(rows * 2).reshape(rows, 2) * 5 + rank * 3) % 4
     if dtype == torch.bool:
         return values > 1
-    return (values - (0 if dtype == torch.uint8 else 1)).to(dtype)
+    if dtype.is_complex:
+        return torch.complex(values - 1.0, values * 3.0 % 4 + rank).to(dtype)
+    return (values - (0 if dtype in UNSIGNED else 1)).to(dtype)
 
 
 def expected(op, dtype):
-    wide = torch.stack([piece(r, dtype) for r in range(hvd.size())]).to(torch.float64)
+    everyone = torch.stack([piece(r, dtype) for r in range(hvd.size())])
+    if dtype.is_complex:
+        parts = torch.view_as_real(everyone).sum(0)
+        mean = parts * torch.tensor(1 / hvd.size(), dtype=parts.dtype)
+        return everyone.prod(0) if op == "Product" else torch.view_as_complex(parts if op == "Sum" else mean)
+    wide = everyone.to(torch.float64)
     if op == "Average":
         mean = wide.sum(0) / hvd.size()
         if dtype in INTEGERS:
@@ -63,6 +70,11 @@ def test_reductions():
             if dtype == torch.bool and op == "Average":
                 with raises(ValueError, "bool"):
                     hvd.allreduce(mine, op=hvd.Average)
+                continue
+            if dtype.is_complex and op in ("Min", "Max"):
+                for function in (hvd.allreduce, hvd.allreduce_async):
+                    with raises(ValueError, "complex numbers have no order"):
+                        function(mine, op=getattr(hvd, op))
                 continue
             want = expected(op, dtype)
             for form, result, given in reduced_in_every_form(mine, op, f"{op}.{dtype}"):
@@ -142,7 +154,7 @@ def test_what_is_not_in_the_table_is_refused_with_the_list():
     for dtype in unknown:
         x = torch.zeros(2 * hvd.size(), dtype=dtype)
         for function in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
-            with raises(ValueError, "is not supported.", "bool, uint8", "float64"):
+            with raises(ValueError, "is not supported.", "bool, uint8", "float64", "complex128"):
                 function(x)
         with raises(ValueError, "is not supported."):
             hvd.broadcast_(x, 0)

@@ -6,6 +6,7 @@
 
 #include "runtime/engine/neutral.h"
 #include "tests/runtime/persistent_calls.h"
+#include "tests/support/patterns.h"
 
 namespace rueda::testing {
 namespace {
@@ -120,12 +121,7 @@ TEST_CASE("every collective works while a rank has joined, again and again", "[j
 
 TEST_CASE("integers, halves and bools stay exact while a rank has joined", "[join]") {
   for (const DType dtype : kHostReducedDTypes) {
-    std::vector<ReduceOp> ops(std::begin(kElementwiseOps), std::end(kElementwiseOps));
-    for (const ReduceOp op : kBitwiseOps) {
-      if (!is_floating(dtype)) ops.push_back(op);
-    }
-    for (const ReduceOp op : ops) {
-      if (dtype == DType::kBool && op == ReduceOp::kAverage) continue;
+    for (const ReduceOp op : ops_of(dtype)) {
       INFO(name_of(dtype) << " " << name_of(op));
       const size_t bytes = 64 * size_of(dtype);
       // The same for one rank that is joined and one that is not, and for a world of one.

@@ -32,15 +32,6 @@ engine::Operation call_in(uint32_t group, K kind, DType dtype, int64_t rows, con
   return op;
 }
 
-std::vector<ReduceOp> ops_of(DType dtype) {
-  std::vector<ReduceOp> ops;
-  for (const ReduceOp op : kElementwiseOps)
-    if (op != ReduceOp::kAverage || dtype != DType::kBool) ops.push_back(op);
-  if (is_integer(dtype) || dtype == DType::kBool)
-    ops.insert(ops.end(), std::begin(kBitwiseOps), std::end(kBitwiseOps));
-  return ops;
-}
-
 // Rows of the member at this place: few, none, many.
 int64_t uneven_rows(size_t place, int64_t most) {
   return place % 3 == 1 ? 0 : most - static_cast<int64_t>(place);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,6 +29,9 @@ inline Bytes to_bytes(DType dtype, const std::vector<double>& values) {
     switch (dtype) {
       case DType::kBool: put(static_cast<uint8_t>(values[i] != 0)); break;
       case DType::kUInt8: put(static_cast<uint8_t>(static_cast<int64_t>(values[i]))); break;
+      case DType::kUInt16: put(static_cast<uint16_t>(static_cast<int64_t>(values[i]))); break;
+      case DType::kUInt32: put(static_cast<uint32_t>(static_cast<int64_t>(values[i]))); break;
+      case DType::kUInt64: put(static_cast<uint64_t>(static_cast<int64_t>(values[i]))); break;
       case DType::kInt8: put(static_cast<int8_t>(values[i])); break;
       case DType::kInt16: put(static_cast<int16_t>(values[i])); break;
       case DType::kInt32: put(static_cast<int32_t>(values[i])); break;
@@ -36,11 +40,24 @@ inline Bytes to_bytes(DType dtype, const std::vector<double>& values) {
       case DType::kBFloat16: half(); break;
       case DType::kFloat32: put(static_cast<float>(values[i])); break;
       case DType::kFloat64: put(values[i]); break;
+      // Real numbers: what is reduced here is then a real number too, products as well.
+      case DType::kComplex64: put(std::complex(static_cast<float>(values[i]))); break;
+      case DType::kComplex128: put(std::complex(values[i])); break;
       case DType::kFloat8E4M3:
       case DType::kFloat8E5M2: break;  // not reduced on the host
     }
   }
   return bytes;
+}
+
+// The elementwise and bitwise reductions that a dtype has.
+inline std::vector<ReduceOp> ops_of(DType dtype) {
+  std::vector<ReduceOp> ops;
+  for (const ReduceOp op : kElementwiseOps)
+    if (has_reduction(dtype, op)) ops.push_back(op);
+  for (const ReduceOp op : kBitwiseOps)
+    if (has_reduction(dtype, op)) ops.push_back(op);
+  return ops;
 }
 
 // Element i of rank's input: small whole numbers, different for every rank and neighbour. Products
@@ -84,7 +101,7 @@ inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int
     if (op == ReduceOp::kAverage) {
       if (is_integer(dtype))
         value = std::trunc(value / size);
-      else if (dtype == DType::kFloat64)
+      else if (dtype == DType::kFloat64 || dtype == DType::kComplex128)
         value *= 1.0 / size;
       else
         value = static_cast<double>(static_cast<float>(value) * static_cast<float>(1.0 / size));

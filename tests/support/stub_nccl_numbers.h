@@ -21,7 +21,9 @@ inline DType dtype_of(Type type) {
     case Type::kInt8: return DType::kInt8;
     case Type::kUInt8: return DType::kUInt8;
     case Type::kInt32: return DType::kInt32;
+    case Type::kUInt32: return DType::kUInt32;
     case Type::kInt64: return DType::kInt64;
+    case Type::kUInt64: return DType::kUInt64;
     case Type::kFloat16: return DType::kFloat16;
     case Type::kFloat32: return DType::kFloat32;
     case Type::kFloat64: return DType::kFloat64;
@@ -73,7 +75,9 @@ inline double read(Type type, const void* from, size_t index) {
     case Type::kInt8: return load<int8_t>(from, index);
     case Type::kUInt8: return load<uint8_t>(from, index);
     case Type::kInt32: return load<int32_t>(from, index);
+    case Type::kUInt32: return load<uint32_t>(from, index);
     case Type::kInt64: return load<int64_t>(from, index);
+    case Type::kUInt64: return load<uint64_t>(from, index);
     case Type::kFloat32: return load<float>(from, index);
     case Type::kFloat64: return load<double>(from, index);
     case Type::kFloat16:
@@ -101,7 +105,9 @@ inline void write(Type type, void* to, size_t index, double value) {
     case Type::kInt8: return put(static_cast<int8_t>(static_cast<int64_t>(value)));
     case Type::kUInt8: return put(static_cast<uint8_t>(static_cast<int64_t>(value)));
     case Type::kInt32: return put(static_cast<int32_t>(static_cast<int64_t>(value)));
+    case Type::kUInt32: return put(static_cast<uint32_t>(static_cast<int64_t>(value)));
     case Type::kInt64: return put(static_cast<int64_t>(value));
+    case Type::kUInt64: return put(static_cast<uint64_t>(value));
     case Type::kFloat32: return put(static_cast<float>(value));
     case Type::kFloat64: return put(value);
     case Type::kFloat16:

@@ -57,6 +57,11 @@ BOOL = 9
 BFLOAT16 = 10
 FLOAT8_E4M3FN = 11
 FLOAT8_E5M2 = 12
+UINT16 = 13
+UINT32 = 14
+UINT64 = 15
+COMPLEX64 = 16
+COMPLEX128 = 17
 
 # rueda_reduce_op
 AVERAGE = 0
@@ -220,6 +225,7 @@ FUNCTIONS = {
     "rueda_is_homogeneous": (_int32, [_void_p]),
     "rueda_lost_rank": (_int32, [_void_p, _pointer(Lost)]),
     "rueda_split_rows": (_int64, [_int64, _int32, _int32]),
+    "rueda_check_reduction": (_int32, [_int32, _int32, _double, _double, _int32, _pointer(Error)]),
     "rueda_start": (_int32, [
         _void_p, _pointer(Op), _size_t, _int32, _pointer(_void_p), _pointer(Error),
     ]),

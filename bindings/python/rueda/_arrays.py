@@ -1,27 +1,13 @@
 """The adapter for numpy.ndarray, and the short way of a blocking operation that came before."""
 
-from rueda import _ffi, _replay
+from rueda import _replay
 from rueda._collectives import Collectives
+from rueda._dtypes import CODES
 from rueda._forms import Form
 from rueda._memory import memory_view
 from rueda._numpy import np
 from rueda._runtime import runtime
 
-_BY_NAME = {
-    "bool": _ffi.BOOL,
-    "uint8": _ffi.UINT8,
-    "int8": _ffi.INT8,
-    "int16": _ffi.INT16,
-    "int32": _ffi.INT32,
-    "int64": _ffi.INT64,
-    "float16": _ffi.FLOAT16,
-    # Of the ml_dtypes package; the 8-bit ones are moved and not reduced.
-    "bfloat16": _ffi.BFLOAT16,
-    "float8_e4m3fn": _ffi.FLOAT8_E4M3FN,
-    "float8_e5m2": _ffi.FLOAT8_E5M2,
-    "float32": _ffi.FLOAT32,
-    "float64": _ffi.FLOAT64,
-}
 _codes = {}  # dtype: rueda_dtype, of those that have come so far; a dtype's name is slow to get
 
 
@@ -39,10 +25,10 @@ class Arrays:
     take = _AsArray()
 
     @staticmethod
-    def describe(array, op=None):
+    def describe(array):
         code = _codes.get(array.dtype)
         if code is None:
-            code = _BY_NAME.get(array.dtype.name)
+            code = CODES.get(array.dtype.name)
             if code is None or not array.dtype.isnative:
                 raise ValueError(f"Array dtype {array.dtype.str} ({array.dtype}) is not supported.")
             _codes[array.dtype] = code
@@ -73,7 +59,7 @@ class Arrays:
         return np.empty(shape, like.dtype)
 
     @staticmethod
-    def describe_in_place(array, op=None):
+    def describe_in_place(array):
         Arrays.check_out(array, None)
         return Arrays.describe(array)
 

@@ -4,9 +4,8 @@ A surface hands in an adapter for its tensors, an object with
 
 ==============================  ================================================================
 ``take(tensor)``                what the caller gave, as a tensor
-``describe(tensor, op=None)``   the rueda_dtype that it travels as; ValueError for a type, device or layout that
-                                rueda cannot take, or not with this reduction
-``shape(tensor)``               extents, as it travels, as a tuple of ints
+``describe(tensor)``            its rueda_dtype; ValueError for a type, device or layout that rueda cannot take
+``shape(tensor)``               extents as a tuple of ints
 ``address(tensor)``             where the first element lies
 ``nbytes(tensor)``              how many bytes lie there
 ``packed(tensor)``              whether the elements lie in C order without gaps
@@ -170,9 +169,9 @@ class Collectives:
 
     def _operation_into(self, kind, code, tensor, out, process_set, fields):
         """(operation, tensor that is read, tensor that is written)"""
-        adapter, in_place, op = self._adapter, out is tensor, fields.get("reduce_op")
+        adapter, in_place = self._adapter, out is tensor
         if in_place:
-            dtype, shape = adapter.describe_in_place(tensor, op), adapter.shape(tensor)
+            dtype, shape = adapter.describe_in_place(tensor), adapter.shape(tensor)
             if not adapter.packed(tensor):
                 raise ValueError(
                     f"{kind} in place: tensor is required to be contiguous; "
@@ -184,10 +183,10 @@ class Collectives:
             operation = Operation(code, *memory, device=device, stream=stream, **fields)
             return operation, tensor, tensor
         taken = adapter.take(tensor)
-        dtype, shape = adapter.describe(taken, op), adapter.shape(taken)
+        dtype, shape = adapter.describe(taken), adapter.shape(taken)
         result = shape
         if code == _ffi.REDUCESCATTER:
-            if not taken.shape:
+            if not shape:
                 raise ValueError(f"{kind} does not support scalar inputs: it splits dimension 0")
             rank, size = process_set.rank(), process_set.size()
             result = (_ffi.library.rueda_split_rows(shape[0], rank, size), *shape[1:])
@@ -286,7 +285,7 @@ class Collectives:
         adapter = self._adapter
         taken = adapter.take(tensor)
         dtype, shape = adapter.describe(taken), adapter.shape(taken)
-        if not taken.shape:
+        if not shape:
             raise WrongCallError(
                 f"{kind} of a rank-zero tensor: it needs a first dimension; "
                 "reshape the tensor to one dimension"

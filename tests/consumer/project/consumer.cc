@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -38,6 +39,14 @@ void reductions(rueda::Context& hvd) {
   std::vector<rueda::BFloat16> halves(8, rueda::BFloat16(2.0f));
   hvd.allreduce(halves, ReduceOp::kAverage, {.name = "halves"});
   expect(halves[7] == rueda::BFloat16(2.0f), "allreduce average of bfloat16");
+
+  std::vector<std::complex<float>> turns{{1.0f, static_cast<float>(rank)}};
+  hvd.allreduce(turns, ReduceOp::kSum, {.name = "turns"});
+  expect(turns[0] == std::complex(static_cast<float>(size), sum[0]), "allreduce of complex");
+
+  std::vector<std::uint32_t> unsigned_max{rank == 0 ? ~0u : 1u};
+  hvd.allreduce(unsigned_max, ReduceOp::kMax, {.name = "unsigned_max"});
+  expect(unsigned_max[0] == ~0u, "allreduce max of uint32");
 
   std::vector<std::vector<double>> group{{1.0, 2.0}, {3.0}};
   hvd.grouped_allreduce(std::span(group), ReduceOp::kSum, {.name = "group"});

@@ -2,6 +2,7 @@
 #ifndef RUEDA_TENSOR_HPP_
 #define RUEDA_TENSOR_HPP_
 
+#include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,11 @@ enum class ReduceOp : std::int32_t {
 
 using Shape = std::vector<std::int64_t>;
 
+// Characters are no numbers.
+template <typename T>
+concept Character = std::same_as<T, char> || std::same_as<T, wchar_t> || std::same_as<T, char8_t> ||
+                    std::same_as<T, char16_t> || std::same_as<T, char32_t>;
+
 // The rueda_dtype of a C++ type, or -1 where there is none. std::byte travels as uint8.
 template <typename T>
 constexpr std::int32_t dtype_or_none() {
@@ -51,12 +57,18 @@ constexpr std::int32_t dtype_or_none() {
     return RUEDA_FLOAT64;
   } else if constexpr (std::same_as<T, std::int8_t>) {
     return RUEDA_INT8;
-  } else if constexpr (std::signed_integral<T> && !std::same_as<T, char> && sizeof(T) == 2) {
-    return RUEDA_INT16;
-  } else if constexpr (std::signed_integral<T> && !std::same_as<T, wchar_t> && sizeof(T) == 4) {
-    return RUEDA_INT32;
-  } else if constexpr (std::signed_integral<T> && sizeof(T) == 8) {
-    return RUEDA_INT64;
+  } else if constexpr (std::same_as<T, std::complex<float>>) {
+    return RUEDA_COMPLEX64;
+  } else if constexpr (std::same_as<T, std::complex<double>>) {
+    return RUEDA_COMPLEX128;
+  } else if constexpr (!std::integral<T> || Character<T>) {
+    return -1;
+  } else if constexpr (sizeof(T) == 2) {
+    return std::signed_integral<T> ? RUEDA_INT16 : RUEDA_UINT16;
+  } else if constexpr (sizeof(T) == 4) {
+    return std::signed_integral<T> ? RUEDA_INT32 : RUEDA_UINT32;
+  } else if constexpr (sizeof(T) == 8) {
+    return std::signed_integral<T> ? RUEDA_INT64 : RUEDA_UINT64;
   } else {
     return -1;
   }

@@ -5,19 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rueda import _array_collectives, _ffi
+from rueda._dtypes import CODES, check_reduction
 from rueda._frameworks import check_name
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.jax._internals import core
 from rueda.jax._primitive import Spec, collective
-
-_MOVED = ("float8_e4m3fn", "float8_e5m2")
-_NAMED = {
-    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    *_MOVED,
-}
 
 
 def _spec(kind, process_set, name, **fields):
@@ -44,14 +38,13 @@ def _reduction(op, prescale_factor, postscale_factor):
 
 def check_dtype(kind, array):
     """ValueError for what the runtime cannot move."""
-    if array.dtype.name not in _NAMED:
+    if array.dtype.name not in CODES:
         raise ValueError(f"{kind}: dtype {array.dtype.name} is not supported")
 
 
 def _check(kind, array, spec):
     """ValueError for what the runtime cannot do with this dtype or shape."""
     check_dtype(kind, array)
-    dtype = array.dtype.name
     if kind in ("allgather", "alltoall", "reducescatter"):
         if array.ndim == 0:
             raise ValueError(
@@ -61,20 +54,8 @@ def _check(kind, array, spec):
             raise ValueError(
                 f"alltoall: {array.shape[0]} rows cannot be divided by {spec.size} ranks"
             )
-    if kind not in ("allreduce", "reducescatter"):
-        return
-    scaled = spec.prescale != 1.0 or spec.postscale != 1.0
-    allowed = None
-    if dtype in _MOVED:
-        allowed = ()
-    elif dtype.startswith("complex"):
-        allowed = (basics.Sum, basics.Average)
-    elif dtype in ("uint16", "uint32", "uint64"):
-        allowed = () if scaled else (basics.Sum, basics.Product)
-    if allowed is not None and spec.op not in allowed:
-        raise ValueError(
-            f"{kind}: {dtype} cannot be reduced like this; convert it first, as with x.astype(jnp.float32)"
-        )
+    if kind in ("allreduce", "reducescatter"):
+        check_reduction(kind, CODES[array.dtype.name], spec.op, spec.prescale, spec.postscale)
 
 
 def _run(kind, tree, spec):

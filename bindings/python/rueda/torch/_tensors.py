@@ -3,37 +3,13 @@
 import torch
 from torch.autograd import forward_ad
 
-from rueda import _ffi
 from rueda._collectives import Collectives
+from rueda._dtypes import CODES
 from rueda._memory import memory_view
 from rueda.torch._outside import outside_graphs
 
-_DTYPES = {
-    torch.bool: _ffi.BOOL,
-    torch.uint8: _ffi.UINT8,
-    torch.int8: _ffi.INT8,
-    torch.int16: _ffi.INT16,
-    torch.int32: _ffi.INT32,
-    torch.int64: _ffi.INT64,
-    torch.float16: _ffi.FLOAT16,
-    torch.bfloat16: _ffi.BFLOAT16,
-    torch.float32: _ffi.FLOAT32,
-    torch.float64: _ffi.FLOAT64,
-}
-for _name, _code in (("float8_e4m3fn", _ffi.FLOAT8_E4M3FN), ("float8_e5m2", _ffi.FLOAT8_E5M2)):
-    if hasattr(torch, _name):  # PyTorch 2.1
-        _DTYPES[getattr(torch, _name)] = _code  # on the CPU moved, not reduced
-
-# What travels as several elements of another type, in one dimension more behind the others: (type, how many,
-# reductions that give the same as on the whole).
-_LINEAR = _ffi.SUM, _ffi.AVERAGE
-_PARTS = {
-    torch.complex64: (_ffi.FLOAT32, 2, _LINEAR),
-    torch.complex128: (_ffi.FLOAT64, 2, _LINEAR),
-}
-for _name, _count in (("uint16", 2), ("uint32", 4), ("uint64", 8)):
-    if hasattr(torch, _name):  # PyTorch 2.3
-        _PARTS[getattr(torch, _name)] = _ffi.UINT8, _count, ()
+# Those that this PyTorch has: 8-bit floats since 2.1, larger unsigned integers since 2.3.
+_DTYPES = {getattr(torch, name): code for name, code in CODES.items() if hasattr(torch, name)}
 
 
 def _ask_stream(device):
@@ -115,7 +91,7 @@ class Tensors:
         return tensor
 
     @staticmethod
-    def describe(tensor, op=None):
+    def describe(tensor):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
         if not (tensor.is_cpu or (tensor.is_cuda and torch.version.cuda)):
@@ -129,28 +105,22 @@ class Tensors:
                 f"Tensor type {tensor.type()} is not supported. Use sparse_allreduce_async, or "
                 "pass tensor.to_dense()"
             )
-        if code is None and tensor.dtype in _PARTS:
-            code, _, reductions = _PARTS[tensor.dtype]
-            if op is not None and op not in reductions:
-                others = "Sum and Average" if reductions else "broadcast, allgather and alltoall"
-                raise ValueError(f"Tensor type {tensor.type()} is not supported. {others} take it")
         if code is None:
-            known = ", ".join(str(dtype).replace("torch.", "") for dtype in (*_DTYPES, *_PARTS))
+            known = ", ".join(str(dtype).replace("torch.", "") for dtype in _DTYPES)
             raise ValueError(
                 f"Tensor type {tensor.type()} is not supported. Supported are {known}"
             )
         return code
 
     @staticmethod
-    def describe_in_place(tensor, op=None):
-        code = Tensors.describe(tensor, op)
+    def describe_in_place(tensor):
+        code = Tensors.describe(tensor)
         _will_change(tensor)
         return code
 
     @staticmethod
     def shape(tensor):
-        parts = _PARTS.get(tensor.dtype)
-        return tuple(tensor.shape) if parts is None else (*tensor.shape, parts[1])
+        return tuple(tensor.shape)
 
     @staticmethod
     def address(tensor):
@@ -171,7 +141,6 @@ class Tensors:
 
     @staticmethod
     def empty(shape, like):
-        shape = shape[:-1] if like.dtype in _PARTS else shape
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
@@ -186,7 +155,6 @@ class Tensors:
 
     @staticmethod
     def adopt(address, shape, like, owner):
-        shape = shape[:-1] if like.dtype in _PARTS else shape
         count = 1
         for extent in shape:
             count *= extent

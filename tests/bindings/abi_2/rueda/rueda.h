@@ -94,7 +94,12 @@ typedef enum rueda_dtype {
   RUEDA_BOOL = 9,
   RUEDA_BFLOAT16 = 10,
   RUEDA_FLOAT8_E4M3FN = 11, /* on the CPU moved, not reduced; on GPUs where NCCL can */
-  RUEDA_FLOAT8_E5M2 = 12
+  RUEDA_FLOAT8_E5M2 = 12,
+  RUEDA_UINT16 = 13,
+  RUEDA_UINT32 = 14,
+  RUEDA_UINT64 = 15,
+  RUEDA_COMPLEX64 = 16, /* two floats: real, imaginary; sum, average and product */
+  RUEDA_COMPLEX128 = 17 /* two doubles */
 } rueda_dtype;
 
 typedef enum rueda_reduce_op {
@@ -273,6 +278,12 @@ RUEDA_API int32_t rueda_lost_rank(const rueda_context* context, rueda_lost* lost
 /* Rows of a tensor with `rows` rows that `rank` of `size` gets from reducescatter: the first rows %
  * size get one more. */
 RUEDA_API int64_t rueda_split_rows(int64_t rows, int32_t rank, int32_t size);
+
+/* Whether tensors of a rueda_dtype can be reduced like this: RUEDA_OK, or RUEDA_INVALID_ARGUMENT
+ * with what to do instead, as when it is started. device: as in rueda_op; what NCCL lacks shows
+ * there only. */
+RUEDA_API int32_t rueda_check_reduction(int32_t dtype, int32_t reduce_op, double prescale,
+                                        double postscale, int32_t device, rueda_error* error);
 
 /* ---- Requests ----
  * Starts `count` operations and fills requests[0..count). With group != 0 they are reduced as one:

@@ -21,8 +21,8 @@ from rueda.torch.distributed._tensors import (
     copied,
     joined,
     packed,
+    reduced_dtype,
     room,
-    summed_form,
 )
 
 _plain = {}  # (operation, dtype, elements, device): description of a sum of a tensor as it is
@@ -59,15 +59,15 @@ class Reducing:
         description = _plain.get(key)
         if description is not None:
             return target, description, None
-        code, factor = code_of(op, tensor, name)
-        form, parts = summed_form(tensor, name)
+        code, factor = code_of(op, name)
+        dtype = reduced_dtype(tensor, code, name)
         scale, before = (factor, None) if type(factor) is float else (1.0, factor)
         if before is not None and target is tensor:
             target = tensor.detach().clone()
         description = Description(
             _ffi.ALLREDUCE,
-            form,
-            target.numel() * parts,
+            dtype,
+            target.numel(),
             code,
             prescale=scale,
             device=device,
@@ -182,11 +182,8 @@ class Reducing:
         key = description, output.numel() if splits is None else splits, self._size
         scattering = _divided.get(key)
         if scattering is None:
-            parts = 2 if output.dtype.is_complex else 1
             splits = (output.numel(),) * self._size if splits is None else splits
-            scattering = description._replace(
-                kind=_ffi.REDUCESCATTER, output_splits=tuple(count * parts for count in splits)
-            )
+            scattering = description._replace(kind=_ffi.REDUCESCATTER, output_splits=tuple(splits))
             remember(_divided, key, scattering)
         return scattering
 

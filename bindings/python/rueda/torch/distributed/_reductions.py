@@ -15,12 +15,11 @@ _CODES = {
     _KINDS.BOR: _ffi.BITWISE_OR,
     _KINDS.BXOR: _ffi.BITWISE_XOR,
 }
-_BITWISE = _ffi.BITWISE_AND, _ffi.BITWISE_OR, _ffi.BITWISE_XOR
 LINEAR = _ffi.SUM, _ffi.AVERAGE
 
 
-def code_of(op, tensor, name):
-    """(code, factor) for a tensor's type; the factor is a float, or a tensor to multiply with before."""
+def code_of(op, name):
+    """(code, factor); the factor is a float, or a tensor to multiply with before."""
     kind = getattr(op, "op", op)
     code, factor = _CODES.get(kind), 1.0
     if code is None:
@@ -29,13 +28,6 @@ def code_of(op, tensor, name):
                 f"{name}: {kind} is not supported; there are {', '.join(k.name for k in _CODES)}, PREMUL_SUM"
             )
         code, factor = _ffi.SUM, _factor(op)
-    dtype = tensor.dtype
-    if dtype.is_complex and code not in LINEAR:
-        raise ValueError(
-            f"{name}: complex tensors are summed or averaged; {kind.name} is not supported"
-        )
-    if dtype.is_floating_point and code in _BITWISE:
-        raise ValueError(f"{name}: {kind.name} is of integers and bool, not of {dtype}")
     return code, factor
 
 

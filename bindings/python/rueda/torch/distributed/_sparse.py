@@ -10,7 +10,7 @@ from rueda.torch.distributed._work import Work
 
 
 def allreduce(group, tensor, opts):
-    code, factor = code_of(opts.reduceOp, tensor, "allreduce")
+    code, factor = code_of(opts.reduceOp, "allreduce")
     if code not in LINEAR:
         raise ValueError("allreduce: sparse tensors are summed or averaged, nothing else")
     mine = tensor.detach().coalesce()

@@ -6,29 +6,26 @@ Ranks need not agree on shapes, only on numbers of elements, as with Gloo.
 import torch
 
 from rueda import _ffi
+from rueda._dtypes import check_reduction
 from rueda._ordered_groups import NOTHING
 from rueda.torch._tensors import _DTYPES
 
-_COMPLEX = {torch.complex64: (_ffi.FLOAT32, 2), torch.complex128: (_ffi.FLOAT64, 2)}
-_FORMS = {dtype: (code, 1) for dtype, code in _DTYPES.items()}
-_FORMS.update(_COMPLEX)
 _FLOAT8 = _ffi.FLOAT8_E4M3FN, _ffi.FLOAT8_E5M2
 
 
 def form(tensor):
     """(type, how many of it one element is) for what only moves; types unknown to the library are bytes."""
-    known = _FORMS.get(tensor.dtype)
-    return known if known is not None else (_ffi.UINT8, tensor.element_size())
+    known = _DTYPES.get(tensor.dtype)
+    return (known, 1) if known is not None else (_ffi.UINT8, tensor.element_size())
 
 
-def summed_form(tensor, name):
-    """The same for a reduction; ValueError lists what there is."""
-    known = _FORMS.get(tensor.dtype)
-    if known is None or known[0] in _FLOAT8:
-        listed = ", ".join(
-            str(dtype)[6:] for dtype, (code, _) in _FORMS.items() if code not in _FLOAT8
-        )
+def reduced_dtype(tensor, op, name):
+    """The type of what is reduced so, by the library's code; ValueError says what there is."""
+    known = _DTYPES.get(tensor.dtype)
+    if known is None or known in _FLOAT8:
+        listed = ", ".join(str(dtype)[6:] for dtype, code in _DTYPES.items() if code not in _FLOAT8)
         raise ValueError(f"{name}: {tensor.dtype} is not reduced by rueda; it reduces {listed}")
+    check_reduction(name, known, op)
     return known
 
 
