@@ -159,6 +159,7 @@ Result<std::string> JobController::drain_host(const std::string& name) {
     if (!host.may_fail)
       return failed_precondition("host " + name + " is awaited, and the job begins with it");
     drop(static_cast<int>(number), "it is drained");
+    books_.elastic()->awaited_is_drained(name);
     return "host " + name + " is drained, no rank is there";
   }
   Result<std::string> outlook = books_.drain_host(name);

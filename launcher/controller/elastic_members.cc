@@ -89,18 +89,18 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   return outlook;
 }
 
-// Of the job as it will be when all drains that wait for a decision to be kept are done.
+void ElasticMembers::awaited_is_drained(const std::string& host) {
+  events_.push_back(membership::HostDrained{host});
+  settle(std::chrono::steady_clock::now());
+}
+
+// Of the job as it will be when all that waits for a decision to be kept is decided.
 Result<std::string> ElasticMembers::drain_outlook(const std::string& host) const {
-  const auto is_drain = [](const membership::Event& event) {
-    return std::holds_alternative<membership::HostDrained>(event);
-  };
-  if (std::ranges::none_of(events_, is_drain)) return decider_.drain_outlook(host);
-  auto later = membership::MembershipDecider::resume(plan_.policy, decider_.record());
-  if (later == nullptr) return decider_.drain_outlook(host);
-  for (const membership::Event& event : events_) {
-    if (is_drain(event)) (void)later->on(event, std::chrono::steady_clock::now());
-  }
-  return later->drain_outlook(host);
+  if (events_.empty()) return decider_.drain_outlook(host);
+  membership::MembershipDecider later = decider_.copy();
+  for (const membership::Event& event : events_)
+    (void)later.on(event, std::chrono::steady_clock::now());
+  return later.drain_outlook(host);
 }
 
 void ElasticMembers::counted(const RankCounters& counters) {
@@ -113,7 +113,10 @@ void ElasticMembers::counted(const RankCounters& counters) {
 void ElasticMembers::hosts_changed() {
   ReadyHosts ready = doors_.ready_hosts(found_);
   any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
-  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready.hosts)});
+  if (!any_ready_) return;
+  membership::HostsFound event{std::move(ready.hosts)};
+  for (const HostSlots& host : found_) event.named.insert(host.host);
+  events_.push_back(std::move(event));
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
@@ -194,7 +197,8 @@ void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
   std::vector<membership::Action> actions = decider_.on(event, now);
-  const bool lasts = std::holds_alternative<membership::HostDrained>(event) ||
+  const bool is_drain = std::holds_alternative<membership::HostDrained>(event);
+  const bool lasts = (is_drain && decider_.epoch() != 0) ||  // nobody takes over before that
                      std::ranges::any_of(actions, [&](const auto& one) { return is_lasting(one); });
   if (!doors_.keep || !lasts) return perform_all(actions);
   withheld_ = std::move(actions);

@@ -80,6 +80,8 @@ class ElasticMembers {
   // Its ranks leave at their next commit, and it is not used before it has been off the list. What
   // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
   Result<std::string> drain(const std::string& host, bool as_last = false);
+  // One that was awaited: no agent of it is there.
+  void awaited_is_drained(const std::string& host);
   // How far a member is, and how long it has waited for the others.
   void counted(const RankCounters& counters);
   // Other hosts are ready than before.

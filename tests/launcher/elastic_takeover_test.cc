@@ -176,6 +176,43 @@ TEST_CASE("the next controller knows which hosts are drained") {
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("the next controller does not invite a host that was drained before") {
+  const HostsFolder folder;
+  const bool was_there = GENERATE(true, false);
+  // Nobody comes from the host that is awaited.
+  folder.write("there", "#!/bin/sh\necho $1 >> " + folder.file("started") +
+                            (was_there ? "\n" : "\n[ $1 = two ] && exec sleep 1000\n") +
+                            "shift\nexec \"$@\"\n");
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {}),
+          quick("30"));
+  if (was_there) {
+    wait_for(&job, "on two");
+    CHECK(ask(&job, "drain", "two").code == 0);
+    wait_for(&job, "host two is let go");
+  } else {
+    wait_for(&job, "on one");
+    CHECK(ask(&job, "drain", "two").out == "host two is drained, no rank is there\n");
+  }
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  wait_for(&job, "on three");
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  CHECK(ask(&job, "drain", "two").out == "host two is drained already\n");
+  folder.hosts_are("two:1\none:1\nthree:1\nfour:1\n");
+  wait_for(&job, "on four");
+  INFO(job.out() << job.err());
+  std::ifstream started(folder.file("started"));
+  const std::string all((std::istreambuf_iterator<char>(started)), {});
+  CHECK(count(all, "two\n") == 1);
+  CHECK(has(all, "four\n"));
+  kill(job.pid(), SIGTERM);
+  job.wait();
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("a signal that comes while there is no controller ends the job") {
   const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
