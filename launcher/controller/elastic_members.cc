@@ -115,6 +115,7 @@ void ElasticMembers::hosts_changed() {
   any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
   if (!any_ready_) return;
   membership::HostsFound event{std::move(ready.hosts)};
+  event.begin_short = ready.begin_short;
   for (const HostSlots& host : found_) event.named.insert(host.host);
   events_.push_back(std::move(event));
 }

@@ -46,6 +46,8 @@ struct ElasticPlan {
 struct ReadyHosts {
   std::vector<HostSlots> hosts;
   bool more_come = false;  // others are being made ready
+  // The job is to begin though there are fewer than it was to begin with.
+  bool begin_short = false;
 };
 
 class ElasticMembers {
@@ -98,6 +100,7 @@ class ElasticMembers {
   bool take_over(const std::string& record, const std::vector<Living>& living);
   const std::vector<HostSlots>& found() const { return found_; }
   bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
+  bool knows(const std::string& host) const { return decider_.knows(host); }
   std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }
   bool child_ended(pid_t pid, int wait_status);
 

@@ -45,12 +45,11 @@ Status JobController::prepare() {
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
-    entry.invited = clock_now();
     hosts_.push_back(std::move(entry));
   }
   while (hosts_.size() < plan_.succession->numbered_hosts()) {
     JobHost entry;
-    entry.invited = clock_now();
+    entry.awaited_until = clock_now() + start_limit();
     entry.may_fail = true;
     hosts_.push_back(std::move(entry));
   }

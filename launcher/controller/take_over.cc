@@ -187,7 +187,7 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
   for (const HostSlots& host : listed_) {
     if (members->is_drained(host.host))
       barred_[host.host].reset();
-    else if (!is_here(host.host))
+    else if (!is_here(host.host) && members->knows(host.host))
       bar_lost(host.host);
   }
   for (const std::string& host : members->hosts_with_members()) {

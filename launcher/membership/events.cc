@@ -16,6 +16,7 @@ void Decider::State::on(const HostsFound& event) {
     if (away.count(host.host) != 0) slots.forget(host.host);
   }
   seats_dirty = true;
+  begins_short = begins_short || event.begin_short;
   if (!policy.elastic) return;
   leave_what_is_gone();
 }

@@ -57,6 +57,10 @@ bool MembershipDecider::is_drained(const std::string& name) const {
   return host != nullptr && host->drained;
 }
 
+bool MembershipDecider::knows(const std::string& name) const {
+  return state_->hosts.find(name) != nullptr;
+}
+
 std::set<std::string> MembershipDecider::hosts_with_members() const {
   std::set<std::string> hosts;
   for (const auto& [id, member] : state_->members) {

@@ -72,10 +72,12 @@ struct Policy {
 // ---- what happens -------------------------------------------------------------------------------
 
 // The hosts that may be used now, in order: given once, or as discovery found them. `named`: all
-// that are on the user's list, if there are others.
+// that are on the user's list, if there are others. `begin_short`: the job may begin with fewer
+// ranks than start_np, with min_np at least.
 struct HostsFound {
   std::vector<HostSlots> hosts;
   std::set<std::string> named = {};
+  bool begin_short = false;
 };
 // A process that was to be started runs; or could not be started (`error`).
 struct MemberStarted {
@@ -209,6 +211,7 @@ class MembershipDecider {
   // As they were told last; of the others on the list, those that are drained.
   std::vector<HostSlots> found_hosts() const;
   bool is_drained(const std::string& host) const;
+  bool knows(const std::string& host) const;  // it was there once, or is drained
   std::set<std::string> hosts_with_members() const;
   // What HostDrained would do with a host now, in words for who wants it. Else why it is better
   // not told: kNotFound, the job has no such host; kFailedPrecondition, it has no other.

@@ -176,6 +176,23 @@ TEST_CASE("the next controller knows which hosts are drained") {
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("a host that the job began without is awaited by the next controller as well") {
+  const HostsFolder folder;
+  folder.write("there", "#!/bin/sh\nif [ $1 = two ]; then\n  until [ -e " + folder.file("go") +
+                            " ]; do sleep 0.02; done\nfi\nshift\nexec \"$@\"\n");
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--start-timeout", "1"},
+                  {"2+/2:*=end"}));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  folder.write("go", "");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on two"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("the next controller does not invite a host that was drained before") {
   const HostsFolder folder;
   const bool was_there = GENERATE(true, false);

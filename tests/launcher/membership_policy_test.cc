@@ -295,6 +295,20 @@ TEST_CASE("a drained host is let go although the others then wait", "[membership
   CHECK(job.entered() == Members{0, 2});
 }
 
+TEST_CASE("a job may begin with fewer ranks than it was to, if it is said so", "[membership]") {
+  Job job(elastic(4, 2), {{"a", 1}});
+  CHECK(job.started().empty());
+  job.on(HostsFound{{{"a", 2, "", 0}}, {"a", "b"}});
+  CHECK(job.started().empty());
+  job.on(HostsFound{{{"a", 1, "", 0}}, {"a", "b"}, true});
+  CHECK(job.started().empty());  // fewer than min_np
+  job.on(HostsFound{{{"a", 2, "", 0}}, {"a", "b"}});
+  CHECK(job.started() == Members{0, 1});
+  job.all_first();
+  job.discover({{"a", 2}, {"b", 2}});
+  CHECK(job.started() == Members{2, 3});
+}
+
 TEST_CASE("a drained host stays so while the list has it, let go or never there", "[membership]") {
   const auto find = [](Job* job, std::vector<HostSlots> ready, std::set<std::string> named) {
     job->on(HostsFound{std::move(ready), std::move(named)});
