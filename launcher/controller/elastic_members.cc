@@ -230,7 +230,8 @@ void ElasticMembers::perform_all(const std::vector<membership::Action>& actions)
   }
 }
 
-bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living) {
+bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living,
+                               const std::vector<std::string>& back) {
   auto decider = membership::MembershipDecider::resume(plan_.policy, record);
   if (decider == nullptr) return false;
   decider_ = std::move(*decider);
@@ -238,6 +239,11 @@ bool ElasticMembers::take_over(const std::string& record, const std::vector<Livi
   begins_ = false;
   any_ready_ = true;
   found_ = discovery_ ? decider_.found_hosts() : plan_.hosts;
+  // Until the script says how many slots they have.
+  for (const std::string& name : back) {
+    const auto is_it = [&](const HostSlots& host) { return host.host == name; };
+    if (discovery_ && std::ranges::none_of(found_, is_it)) found_.push_back({name, 0, "", 0});
+  }
   if (discovery_) discovery_->go_on_from(found_);
   for (const Living& one : living) members_[one.member] = {one.host, one.rank, one.pid};
   std::vector<uint64_t> by_rank;

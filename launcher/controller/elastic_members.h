@@ -90,14 +90,16 @@ class ElasticMembers {
   void hosts_changed();
   void record_is_kept();
   // Goes on from another's last decision: what has become of its members and hosts is told next.
-  // `living`: those that agents have. False where the record makes no sense.
+  // `living`: those that agents have; `back`: the hosts that are there, which may have come after
+  // that decision. False where the record makes no sense.
   struct Living {
     MemberId member;
     std::string host;
     Rank rank;
     pid_t pid;
   };
-  bool take_over(const std::string& record, const std::vector<Living>& living);
+  bool take_over(const std::string& record, const std::vector<Living>& living,
+                 const std::vector<std::string>& back);
   const std::vector<HostSlots>& found() const { return found_; }
   bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
   bool knows(const std::string& host) const { return decider_.knows(host); }

@@ -176,6 +176,32 @@ TEST_CASE("the next controller knows which hosts are drained") {
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("a host that has come since the last decision stays, and keeps its address") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--max-np", "1", "--host-discovery-script",
+                   folder.file("discover")},
+                  {}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\ntwo:1\n");
+  wait_for(&job, "ranks on two use address");
+  // Its agent has its assignment, and no record: nobody was started for it.
+  CHECK(has(ask(&job, "status").out, "host two: running"));
+  kill_controller(job);
+  wait_for(&job, kTakenOver + std::string(": 2 hosts, 1 rank"));
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  wait_for(&job, "ranks on three use address");  // all can reach all
+  kill(job.pid(), SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+  INFO(job.out() << job.err());
+  CHECK(count(job.err(), "host two is here") == 1);
+  CHECK_FALSE(has(job.err(), "is let go"));
+  CHECK_FALSE(has(job.err(), "is not used"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("a host that the job began without is awaited by the next controller as well") {
   const HostsFolder folder;
   folder.write("there", "#!/bin/sh\nif [ $1 = two ]; then\n  until [ -e " + folder.file("go") +
@@ -206,21 +232,22 @@ TEST_CASE("the next controller does not invite a host that was drained before") 
                   {}),
           quick("30"));
   if (was_there) {
-    wait_for(&job, "on two");
+    wait_for(&job, "member 1 on two");
     CHECK(ask(&job, "drain", "two").code == 0);
     wait_for(&job, "host two is let go");
   } else {
-    wait_for(&job, "on one");
+    wait_for(&job, "member 0 on one");
     CHECK(ask(&job, "drain", "two").out == "host two is drained, no rank is there\n");
   }
   folder.hosts_are("one:1\ntwo:1\nthree:1\n");
-  wait_for(&job, "on three");
+  wait_for(&job, was_there ? "member 2 on three" : "member 1 on three");
   kill_controller(job);
   wait_for(&job, kTakenOver);
-  CHECK(ask(&job, "drain", "two").out == "host two is drained already\n");
+  const Answer again = ask(&job, "drain", "two");
+  INFO(again.err << job.err());
+  CHECK(again.out == "host two is drained already\n");
   folder.hosts_are("two:1\none:1\nthree:1\nfour:1\n");
   wait_for(&job, "on four");
-  INFO(job.out() << job.err());
   std::ifstream started(folder.file("started"));
   const std::string all((std::istreambuf_iterator<char>(started)), {});
   CHECK(count(all, "two\n") == 1);
