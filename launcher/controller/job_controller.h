@@ -98,8 +98,7 @@ class JobController {
   void drop(int host, const std::string& why);
   bool begin_without_missing(TimePoint at);
   Duration start_limit() const {
-    return std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(plan_.start_seconds));
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(plan_.start_seconds));
   }
   void forget_newcomers();
   void bar_lost(const std::string& host);
@@ -200,7 +199,7 @@ class JobController {
   int signals_received_ = 0;
   bool assigned_ = false, failure_told_ = false;
   bool begins_short_ = false;  // without hosts of -H that are late
-  int failure_ = 0;  // exit code of our own failure, which has been said
+  int failure_ = 0;            // exit code of our own failure, which has been said
   TimePoint begun_ = clock_now(), last_beat_ = begun_, last_round_ = begun_, last_told_ = begun_;
   TimePoint start_from_ = begun_;  // hosts are waited for
   std::optional<TimePoint> give_up_at_;

@@ -207,7 +207,7 @@ class MembershipDecider {
     int slot;
     Rank rank;
   };
-  std::vector<Seat> seats() const;             // of that epoch, by rank
+  std::vector<Seat> seats() const;  // of that epoch, by rank
   // As they were told last; of the others on the list, those that are drained.
   std::vector<HostSlots> found_hosts() const;
   bool is_drained(const std::string& host) const;

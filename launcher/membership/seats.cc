@@ -38,7 +38,8 @@ void Decider::State::try_start() {
   if (hosts.usable_slots() < needed) {
     if (passed(*since, policy.elastic_timeout)) {
       end_job(kTooFew, std::to_string(needed) + " ranks need " + std::to_string(needed) +
-                           " slots, and there were " + std::to_string(hosts.usable_slots()) + " until the timeout");
+                           " slots, and there were " + std::to_string(hosts.usable_slots()) +
+                           " until the timeout");
     }
     return;
   }

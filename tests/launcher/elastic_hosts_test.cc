@@ -85,8 +85,9 @@ TEST_CASE("hosts of -H that are missing may come later, where the others give --
   SECTION("and are given up") {
     const Words words = job_with("2", {"1/2:*=stay"});
     Job job(words, quick("0.5"));
-    REQUIRE(job.wait_for_output("host two is not used: no agent has come from there "
-                                "(--elastic-timeout)"));
+    REQUIRE(
+        job.wait_for_output("host two is not used: no agent has come from there "
+                            "(--elastic-timeout)"));
     kill(job.pid(), SIGTERM);
     CHECK(job.wait() == 128 + SIGTERM);
     folder.write("go", "");
