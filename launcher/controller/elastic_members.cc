@@ -85,13 +85,20 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   Result<std::string> outlook = drain_outlook(host);
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
-  settle(std::chrono::steady_clock::now());  // its record is under way before the answer is
+  settle(std::chrono::steady_clock::now());
   return outlook;
 }
 
 void ElasticMembers::awaited_is_drained(const std::string& host) {
   events_.push_back(membership::HostDrained{host});
   settle(std::chrono::steady_clock::now());
+}
+
+bool ElasticMembers::drains_are_kept() const {
+  const auto is_drain = [](const membership::Event& event) {
+    return std::holds_alternative<membership::HostDrained>(event);
+  };
+  return over_ || (!withheld_ && std::ranges::none_of(events_, is_drain));
 }
 
 // Of the job as it will be when all that waits for a decision to be kept is decided.

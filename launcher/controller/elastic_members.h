@@ -101,6 +101,8 @@ class ElasticMembers {
   bool take_over(const std::string& record, const std::vector<Living>& living,
                  const std::vector<std::string>& back);
   const std::vector<HostSlots>& found() const { return found_; }
+  // Nobody decides otherwise again: no drain waits for its decision to be kept elsewhere.
+  bool drains_are_kept() const;
   bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
   bool knows(const std::string& host) const { return decider_.knows(host); }
   std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }

@@ -175,6 +175,10 @@ void JobController::open_observer() {
   };
   link.hosts = [this] { return host_states(); };
   link.drain_host = [this](const std::string& host) { return drain_host(host); };
+  link.drains_are_kept = [this] {
+    const ElasticMembers* const members = books_.elastic();
+    return members == nullptr || members->drains_are_kept();
+  };
   observer_.emplace(std::move(setup), std::move(link));
 }
 

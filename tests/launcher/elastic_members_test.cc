@@ -50,11 +50,13 @@ TEST_CASE("who drains a host is answered with losses in view that are not decide
   REQUIRE(job.kept == 1);
   REQUIRE(job.members->drain("c").ok());
   REQUIRE(job.kept == 2);  // and nothing is decided before it is
+  CHECK_FALSE(job.members->drains_are_kept());
   job.members->host_lost("b", kGone, {});
   const Result<std::string> last = job.members->drain("a");
   REQUIRE_FALSE(last.ok());
   CHECK(last.status().message().find("is the only one that the job can use") != std::string::npos);
   job.members->record_is_kept();
+  CHECK(job.members->drains_are_kept());
   job.work();
   CHECK_FALSE(job.members->is_drained("a"));
 }
