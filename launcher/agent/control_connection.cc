@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -14,15 +13,16 @@
 #include "collectives/base/unique_fd.h"
 #include "collectives/host/event_fd.h"
 #include "launcher/hosts/addresses.h"
+#include "launcher/hosts/answering.h"
 #include "launcher/hosts/late_start.h"
 #include "launcher/hosts/limits.h"
 
 namespace rueda::launcher {
 namespace {
 
-constexpr int kTryMilliseconds = 3000;
-// Where one answers at once it is not waited for others, which may be cut off.
-constexpr int kFirstTryMilliseconds = 300;
+constexpr std::chrono::milliseconds kTry{3000};
+// Where one answers it is not waited longer for others, which may be cut off.
+constexpr std::chrono::milliseconds kGrace{100};
 
 // What the two streams and the agent's loop share.
 class Mailbox {
@@ -296,38 +296,10 @@ std::shared_ptr<grpc::Channel> make_channel(const Ticket& ticket, const std::str
   return grpc::CreateCustomChannel(family + address, grpc::SslCredentials(tls), arguments);
 }
 
-// Whether somebody listens there; gRPC would say no more than that it did not work.
-std::string try_address(const std::string& text, int milliseconds) {
-  std::string address;
-  int port = 0;
-  if (!split_port(text, &address, &port)) return "it is no address with a port";
-  const auto connection = connect_to(address, port, milliseconds);
-  return connection.ok() ? "" : connection.status().message();
-}
-
 std::string host_of(const std::string& text) {
   std::string address;
   int port = 0;
   return split_port(text, &address, &port) ? address : text;
-}
-
-// The addresses at which somebody answers in this time; `table`: what the others said.
-std::vector<std::string> find_answering(const Ticket& ticket, int milliseconds,
-                                        std::string* table) {
-  std::vector<std::future<std::string>> tries;
-  for (const std::string& address : ticket.addresses)
-    tries.push_back(std::async(std::launch::async, try_address, address, milliseconds));
-  table->clear();
-  std::vector<std::string> answering;
-  for (size_t i = 0; i < tries.size(); ++i) {
-    const std::string error = tries[i].get();
-    if (error.empty()) {
-      answering.push_back(ticket.addresses[i]);
-    } else {
-      *table += "\n  " + ticket.addresses[i] + "  " + error;
-    }
-  }
-  return answering;
 }
 
 }  // namespace
@@ -336,10 +308,7 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Tick
                                                                       std::chrono::seconds limit) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
   const auto deadline = std::chrono::system_clock::now() + limit;
-  std::string table;
-  const auto soon = [] {
-    return std::chrono::system_clock::now() + std::chrono::milliseconds(kTryMilliseconds);
-  };
+  const auto soon = [] { return std::chrono::system_clock::now() + kTry; };
   const auto connection_to =
       [&](const std::string& address,
           std::chrono::system_clock::time_point until) -> std::unique_ptr<ControlConnection> {
@@ -349,23 +318,25 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Tick
     return std::make_unique<GrpcControlConnection>(address, ticket.token, channel,
                                                    std::move(wake).value());
   };
-  for (const std::string& address : find_answering(ticket, kFirstTryMilliseconds, &table)) {
+  // Whether somebody listens there; gRPC would say no more than that it did not work.
+  AnsweringAddresses found = find_answering(ticket.addresses, kTry, kGrace);
+  for (const std::string& address : found.answering) {
     if (auto connection = connection_to(address, soon())) return connection;
   }
-  std::vector<std::string> answering = find_answering(ticket, kTryMilliseconds, &table);
+  if (!found.answering.empty()) found = find_answering(ticket.addresses, kTry, kTry);
   // A network that has only just come up.
-  while (answering.empty() && std::chrono::system_clock::now() < deadline) {
+  while (found.answering.empty() && std::chrono::system_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    answering = find_answering(ticket, kTryMilliseconds, &table);
+    found = find_answering(ticket.addresses, kTry, kTry);
   }
-  for (const std::string& address : answering) {
-    const bool last = address == answering.back();
+  for (const std::string& address : found.answering) {
+    const bool last = address == found.answering.back();
     if (auto connection = connection_to(address, last ? std::max(deadline, soon()) : soon()))
       return connection;
-    table += "\n  " + address + "  somebody answers, but not as this job's controller" +
-             hint_of_large_packets(host_of(address));
+    found.table += "\n  " + address + "  somebody answers, but not as this job's controller" +
+                   hint_of_large_packets(host_of(address));
   }
-  return unavailable("the controller cannot be reached; tried:" + table);
+  return unavailable("the controller cannot be reached; tried:" + found.table);
 }
 
 }  // namespace rueda::launcher

@@ -20,7 +20,7 @@ namespace rueda::launcher {
 class ControlConnection {
  public:
   // Tries the ticket's addresses, all at once, and takes the first that answers as the controller
-  // of this job. The error is a table of what was tried.
+  // of this job; one that is cut off holds up no other. The error is a table of what was tried.
   static Result<std::unique_ptr<ControlConnection>> connect(const Ticket& ticket,
                                                             std::chrono::seconds limit);
   virtual ~ControlConnection() = default;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collectives/base/number_text.h"
 #include "launcher/controller/job_controller.h"
 #include "launcher/hosts/report_wire.h"
 #include "launcher/job/rank_environment.h"
@@ -63,6 +64,7 @@ ReadyHosts JobController::ready_hosts(const std::vector<HostSlots>& found) {
     return !entry.second && !is_listed(listed_, entry.first);
   });
   ReadyHosts ready;
+  ready.begin_short = begins_short_;
   for (const HostSlots& host : found) {
     const auto known = std::ranges::find_if(
         hosts_, [&](const JobHost& one) { return !one.over() && one.name() == host.host; });
@@ -93,7 +95,7 @@ Status JobController::invite(const HostSlots& host) {
   entry.plan.host = host;
   entry.plan.ours = std::ranges::count(plan_.elastic->own_names, host.host) != 0;
   entry.may_fail = true;
-  entry.invited = clock_now();
+  entry.awaited_until = clock_now() + start_limit();
   hosts_.push_back(std::move(entry));
   plan_.succession->note_host(number, false);
   server_->add_host(host.host);
@@ -159,6 +161,7 @@ Result<std::string> JobController::drain_host(const std::string& name) {
     if (!host.may_fail)
       return failed_precondition("host " + name + " is awaited, and the job begins with it");
     drop(static_cast<int>(number), "it is drained");
+    books_.elastic()->awaited_is_drained(name);
     return "host " + name + " is drained, no rank is there";
   }
   Result<std::string> outlook = books_.drain_host(name);
@@ -210,14 +213,45 @@ void JobController::forget_newcomers() {
   }
 }
 
+// At --start-timeout. Hosts that are missing may come later, where the others give --min-np ranks.
+bool JobController::begin_without_missing(TimePoint at) {
+  if (!elastic() || finds_hosts() || begins_short_) return false;
+  std::vector<std::string> missing;
+  std::string why;  // of the first for which it is known
+  int slots = 0;
+  for (size_t number = 0; number < hosts_.size(); ++number) {
+    const JobHost& host = hosts_[number];
+    if (host.state == State::kHere) slots += host.plan.host.slots;
+    if (host.state != State::kAwaited) continue;
+    missing.push_back(host.name());
+    if (why.empty()) why = why_late(number);
+  }
+  const membership::Policy& policy = plan_.elastic->policy;
+  if (missing.empty() || slots < std::max(policy.min_np, 1)) return false;
+  const auto patience = std::chrono::duration_cast<Duration>(policy.elastic_timeout);
+  for (JobHost& host : hosts_) {
+    if (host.state != State::kAwaited) continue;
+    host.may_fail = host.is_late = true;
+    host.awaited_until = at + patience;
+  }
+  begins_short_ = true;
+  start_from_ = at;  // the others have to reach each other yet
+  say("the job begins without " + name_hosts(missing) + ", not there within --start-timeout" + why +
+      ": the other hosts have room for " + counted(static_cast<size_t>(slots), "rank") +
+      ", and --min-np is " + std::to_string(policy.min_np) +
+      ". Who comes within --elastic-timeout joins");
+  begin_round_if_due();
+  return true;
+}
+
 void JobController::look_at_hosts(TimePoint at) {
-  const auto limit = std::chrono::duration<double>(plan_.start_seconds);
   for (size_t number = 0; number < hosts_.size(); ++number) {
     const JobHost& host = hosts_[number];
     const bool awaited = host.state != State::kRunning && !host.over();
-    if (!host.may_fail || !awaited || at - host.invited < limit) continue;
+    if (!host.may_fail || !awaited || at < host.awaited_until) continue;
+    const std::string limit = host.is_late ? "--elastic-timeout" : "--start-timeout";
     drop(static_cast<int>(number),
-         "no agent has come from there (--start-timeout)" + why_late(number));
+         "no agent has come from there (" + limit + ")" + why_late(number));
   }
   let_go();
   begin_round_if_due();

@@ -85,22 +85,29 @@ Result<std::string> ElasticMembers::drain(const std::string& host, bool as_last)
   Result<std::string> outlook = drain_outlook(host);
   const bool is_last = outlook.status().code() == Code::kFailedPrecondition;
   if (outlook.ok() || (is_last && as_last)) events_.push_back(membership::HostDrained{host});
-  settle(std::chrono::steady_clock::now());  // its record is under way before the answer is
+  settle(std::chrono::steady_clock::now());
   return outlook;
 }
 
-// Of the job as it will be when all drains that wait for a decision to be kept are done.
-Result<std::string> ElasticMembers::drain_outlook(const std::string& host) const {
+void ElasticMembers::awaited_is_drained(const std::string& host) {
+  events_.push_back(membership::HostDrained{host});
+  settle(std::chrono::steady_clock::now());
+}
+
+bool ElasticMembers::drains_are_kept() const {
   const auto is_drain = [](const membership::Event& event) {
     return std::holds_alternative<membership::HostDrained>(event);
   };
-  if (std::ranges::none_of(events_, is_drain)) return decider_.drain_outlook(host);
-  auto later = membership::MembershipDecider::resume(plan_.policy, decider_.record());
-  if (later == nullptr) return decider_.drain_outlook(host);
-  for (const membership::Event& event : events_) {
-    if (is_drain(event)) (void)later->on(event, std::chrono::steady_clock::now());
-  }
-  return later->drain_outlook(host);
+  return over_ || (!withheld_ && std::ranges::none_of(events_, is_drain));
+}
+
+// Of the job as it will be when all that waits for a decision to be kept is decided.
+Result<std::string> ElasticMembers::drain_outlook(const std::string& host) const {
+  if (events_.empty()) return decider_.drain_outlook(host);
+  membership::MembershipDecider later = decider_.copy();
+  for (const membership::Event& event : events_)
+    (void)later.on(event, std::chrono::steady_clock::now());
+  return later.drain_outlook(host);
 }
 
 void ElasticMembers::counted(const RankCounters& counters) {
@@ -113,7 +120,11 @@ void ElasticMembers::counted(const RankCounters& counters) {
 void ElasticMembers::hosts_changed() {
   ReadyHosts ready = doors_.ready_hosts(found_);
   any_ready_ = any_ready_ || !ready.hosts.empty() || !ready.more_come;
-  if (any_ready_) events_.push_back(membership::HostsFound{std::move(ready.hosts)});
+  if (!any_ready_) return;
+  membership::HostsFound event{std::move(ready.hosts)};
+  event.begin_short = ready.begin_short;
+  for (const HostSlots& host : found_) event.named.insert(host.host);
+  events_.push_back(std::move(event));
 }
 
 bool ElasticMembers::child_ended(pid_t pid, int wait_status) {
@@ -194,7 +205,8 @@ void ElasticMembers::hosts_found(std::vector<HostSlots> hosts) {
 
 void ElasticMembers::decide(const membership::Event& event, TimePoint now) {
   std::vector<membership::Action> actions = decider_.on(event, now);
-  const bool lasts = std::holds_alternative<membership::HostDrained>(event) ||
+  const bool is_drain = std::holds_alternative<membership::HostDrained>(event);
+  const bool lasts = (is_drain && decider_.epoch() != 0) ||  // nobody takes over before that
                      std::ranges::any_of(actions, [&](const auto& one) { return is_lasting(one); });
   if (!doors_.keep || !lasts) return perform_all(actions);
   withheld_ = std::move(actions);
@@ -225,7 +237,8 @@ void ElasticMembers::perform_all(const std::vector<membership::Action>& actions)
   }
 }
 
-bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living) {
+bool ElasticMembers::take_over(const std::string& record, const std::vector<Living>& living,
+                               const std::vector<std::string>& back) {
   auto decider = membership::MembershipDecider::resume(plan_.policy, record);
   if (decider == nullptr) return false;
   decider_ = std::move(*decider);
@@ -233,6 +246,11 @@ bool ElasticMembers::take_over(const std::string& record, const std::vector<Livi
   begins_ = false;
   any_ready_ = true;
   found_ = discovery_ ? decider_.found_hosts() : plan_.hosts;
+  // Until the script says how many slots they have.
+  for (const std::string& name : back) {
+    const auto is_it = [&](const HostSlots& host) { return host.host == name; };
+    if (discovery_ && std::ranges::none_of(found_, is_it)) found_.push_back({name, 0, "", 0});
+  }
   if (discovery_) discovery_->go_on_from(found_);
   for (const Living& one : living) members_[one.member] = {one.host, one.rank, one.pid};
   std::vector<uint64_t> by_rank;

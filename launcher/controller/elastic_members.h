@@ -46,6 +46,8 @@ struct ElasticPlan {
 struct ReadyHosts {
   std::vector<HostSlots> hosts;
   bool more_come = false;  // others are being made ready
+  // The job is to begin though there are fewer than it was to begin with.
+  bool begin_short = false;
 };
 
 class ElasticMembers {
@@ -80,22 +82,29 @@ class ElasticMembers {
   // Its ranks leave at their next commit, and it is not used before it has been off the list. What
   // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
   Result<std::string> drain(const std::string& host, bool as_last = false);
+  // One that was awaited: no agent of it is there.
+  void awaited_is_drained(const std::string& host);
   // How far a member is, and how long it has waited for the others.
   void counted(const RankCounters& counters);
   // Other hosts are ready than before.
   void hosts_changed();
   void record_is_kept();
   // Goes on from another's last decision: what has become of its members and hosts is told next.
-  // `living`: those that agents have. False where the record makes no sense.
+  // `living`: those that agents have; `back`: the hosts that are there, which may have come after
+  // that decision. False where the record makes no sense.
   struct Living {
     MemberId member;
     std::string host;
     Rank rank;
     pid_t pid;
   };
-  bool take_over(const std::string& record, const std::vector<Living>& living);
+  bool take_over(const std::string& record, const std::vector<Living>& living,
+                 const std::vector<std::string>& back);
   const std::vector<HostSlots>& found() const { return found_; }
+  // Nobody decides otherwise again: no drain waits for its decision to be kept elsewhere.
+  bool drains_are_kept() const;
   bool is_drained(const std::string& host) const { return decider_.is_drained(host); }
+  bool knows(const std::string& host) const { return decider_.knows(host); }
   std::set<std::string> hosts_with_members() const { return decider_.hosts_with_members(); }
   bool child_ended(pid_t pid, int wait_status);
 

@@ -62,7 +62,7 @@ void JobController::begin_round_if_due() {
   if (here.empty()) return;
   if (assigned_) return begin_round({here.front()});
   const bool all = count(State::kAwaited) == 0;
-  if (all || (finds_hosts() && clock_now() - *first_here_ >= kTogether))
+  if (all || begins_short_ || (finds_hosts() && clock_now() - *first_here_ >= kTogether))
     begin_round(std::move(here));
 }
 

@@ -16,6 +16,7 @@ constexpr std::chrono::seconds kLookLimit{3};
 constexpr std::chrono::seconds kExplainLimit{8};
 constexpr std::chrono::seconds kWholeLimit{20};
 constexpr std::chrono::seconds kDrainLimit{5};
+constexpr std::chrono::milliseconds kOpenPause{200};
 constexpr std::chrono::seconds kWriteLimit{5};  // for the folder, once all have answered
 
 int64_t now_ns() {
@@ -28,6 +29,11 @@ int64_t now_ns() {
 
 HostsObserver::HostsObserver(Setup setup, Link link)
     : setup_(std::move(setup)), link_(std::move(link)), stalls_(setup_.stall_seconds) {
+  open_door(TimePoint{});
+}
+
+void HostsObserver::open_door(TimePoint now) {
+  open_again_at_ = now + kOpenPause;
   if (auto door = ToolDoor::open(setup_.job_id, setup_.ranks, setup_.command); door.ok())
     door_ = std::move(door).value();
 }
@@ -195,7 +201,7 @@ void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint 
     drain_->clients.push_back(question.client);
   } else if (question.text.starts_with(kDrainHost)) {
     const std::string host = question.text.substr(kDrainHost.size());
-    door_->answer(question.client, drain_answer(link_.drain_host(host)));
+    drained_.emplace_back(question.client, drain_answer(link_.drain_host(host)));
   } else {
     door_->answer(question.client, "");
   }
@@ -203,8 +209,13 @@ void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint 
 
 std::vector<std::string> HostsObserver::work(TimePoint now) {
   std::vector<std::string> lines;
+  if (!door_ && now >= open_again_at_) open_door(now);
   if (door_) {
     for (const ToolDoor::Question& question : door_->work(now)) take_question(question, now);
+  }
+  if (!drained_.empty() && (!link_.drains_are_kept || link_.drains_are_kept())) {
+    for (auto& [client, answer] : std::exchange(drained_, {}))
+      door_->answer(client, std::move(answer));
   }
   if (drain_ && (drain_->awaited.empty() || now > drain_->until)) end_drain();
   if (round_ && (round_->awaited.empty() || now > round_->until) &&

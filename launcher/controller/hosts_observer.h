@@ -49,6 +49,8 @@ class HostsObserver {
     std::function<std::vector<HostStatus>()> hosts;
     // `rueda drain HOST`: what comes of it, or why it is not drained.
     std::function<Result<std::string>(const std::string& host)> drain_host = {};
+    // Whether that outlives this controller: who has asked is answered then. Null: it need not.
+    std::function<bool()> drains_are_kept = {};
   };
   HostsObserver(Setup setup, Link link);
 
@@ -99,6 +101,7 @@ class HostsObserver {
     int asked = 0, ranks = 0;
   };
 
+  void open_door(TimePoint now);
   void take_question(const ToolDoor::Question& question, TimePoint now);
   void begin_next(TimePoint now);
   void begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint now);
@@ -126,7 +129,9 @@ class HostsObserver {
 
   const Setup setup_;
   const Link link_;
-  std::unique_ptr<ToolDoor> door_;  // null: could not be opened
+  // Null: it could not be opened yet. What the last controller was about to start may hold it still.
+  std::unique_ptr<ToolDoor> door_;
+  TimePoint open_again_at_{};
   StallWatch stalls_;
   StallStory story_;
   std::map<MemberId, Known> members_;
@@ -137,6 +142,7 @@ class HostsObserver {
   uint64_t last_number_ = 0;
   std::optional<Round> round_;
   std::optional<DrainRound> drain_;
+  std::vector<std::pair<int, std::string>> drained_;  // clients of `rueda drain HOST`, and answers
   std::optional<StallWatch::Due> explain_wanted_;
   std::optional<std::set<Rank>> dump_wanted_;  // with stacks of these
   std::vector<int> status_wanted_;             // clients

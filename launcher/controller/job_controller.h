@@ -96,6 +96,10 @@ class JobController {
   Status invite(const HostSlots& host);
   void let_go();
   void drop(int host, const std::string& why);
+  bool begin_without_missing(TimePoint at);
+  Duration start_limit() const {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(plan_.start_seconds));
+  }
   void forget_newcomers();
   void bar_lost(const std::string& host);
   Result<std::string> drain_host(const std::string& host);
@@ -194,8 +198,10 @@ class JobController {
   std::map<std::pair<int, int>, int> noticed_;  // (host, its number) -> ours
   int signals_received_ = 0;
   bool assigned_ = false, failure_told_ = false;
-  int failure_ = 0;  // exit code of our own failure, which has been said
+  bool begins_short_ = false;  // without hosts of -H that are late
+  int failure_ = 0;            // exit code of our own failure, which has been said
   TimePoint begun_ = clock_now(), last_beat_ = begun_, last_round_ = begun_, last_told_ = begun_;
+  TimePoint start_from_ = begun_;  // hosts are waited for
   std::optional<TimePoint> give_up_at_;
 };
 

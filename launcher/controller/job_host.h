@@ -22,7 +22,8 @@ struct JobHost {
   ReachHost reach;
   std::string address;    // for the ranks' sockets, once it was chosen
   bool may_fail = false;  // the job goes on without it
-  std::chrono::steady_clock::time_point invited;
+  bool is_late = false;   // it was to be there at the beginning
+  std::chrono::steady_clock::time_point awaited_until;  // where the job goes on without it
   std::chrono::steady_clock::time_point last_heard;
   // While it is late: how often it was tried in vain, why, and when it is tried again.
   int tries = 0;

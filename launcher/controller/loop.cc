@@ -271,13 +271,14 @@ void JobController::check_silence(TimePoint at) {
 void JobController::check_start(TimePoint at) {
   std::vector<std::string> missing;
   std::string why;  // of the first for which it is known
-  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - begun_);
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(at - start_from_);
   // Where a script names the hosts, more may come: --elastic-timeout ends the wait.
   const bool over = !finds_hosts() && waited.count() >= plan_.start_seconds;
   if (!over && at - last_told_ < kTellMissing) return;
+  if (over && begin_without_missing(at)) return;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const JobHost& host = hosts_[i];
-    if (host.state != State::kAwaited) continue;
+    if (host.state != State::kAwaited || host.is_late) continue;
     missing.push_back(host.name());
     if (why.empty()) why = why_late(i);
   }

@@ -45,12 +45,11 @@ Status JobController::prepare() {
   for (const HostPlan& host : plan_.hosts) {
     JobHost entry;
     entry.plan = host;
-    entry.invited = clock_now();
     hosts_.push_back(std::move(entry));
   }
   while (hosts_.size() < plan_.succession->numbered_hosts()) {
     JobHost entry;
-    entry.invited = clock_now();
+    entry.awaited_until = clock_now() + start_limit();
     entry.may_fail = true;
     hosts_.push_back(std::move(entry));
   }
@@ -176,6 +175,10 @@ void JobController::open_observer() {
   };
   link.hosts = [this] { return host_states(); };
   link.drain_host = [this](const std::string& host) { return drain_host(host); };
+  link.drains_are_kept = [this] {
+    const ElasticMembers* const members = books_.elastic();
+    return members == nullptr || members->drains_are_kept();
+  };
   observer_.emplace(std::move(setup), std::move(link));
 }
 

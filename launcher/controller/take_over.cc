@@ -169,7 +169,9 @@ void JobController::take_over() {
 // From the last decision. Hosts that have not come are lost.
 void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
   ElasticMembers* const members = books_.elastic();
-  if (!members->take_over(newest_held()->record(), living))
+  std::vector<std::string> back;
+  for (const auto& [host, holds] : back_) back.push_back(holds.host_name());
+  if (!members->take_over(newest_held()->record(), living, back))
     return fail(kLauncherFailure, "the last decision that the agents kept makes no sense");
   say("another controller has taken over: " + counted(back_.size(), "host") + ", " +
       counted(living.size(), "rank"));
@@ -187,7 +189,7 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
   for (const HostSlots& host : listed_) {
     if (members->is_drained(host.host))
       barred_[host.host].reset();
-    else if (!is_here(host.host))
+    else if (!is_here(host.host) && members->knows(host.host))
       bar_lost(host.host);
   }
   for (const std::string& host : members->hosts_with_members()) {

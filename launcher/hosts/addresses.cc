@@ -216,7 +216,7 @@ Result<ListeningSocket> listen_on(const std::string& address, int port) {
   return bound;
 }
 
-Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms) {
+Result<UniqueFd> begin_connecting(const std::string& address, int port) {
   SocketAddress where;
   if (!parse(address, port, &where))
     return invalid_argument("'" + address + "' is no numeric address");
@@ -224,16 +224,25 @@ Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms
   if (!fd) return errno_status("socket", errno);
   if (connect(fd.get(), where.get(), where.length) != 0 && errno != EINPROGRESS)
     return unavailable(std::strerror(errno));
+  return fd;
+}
+
+Status end_connecting(int fd) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error == 0 ? Status() : unavailable(std::strerror(error));
+}
+
+Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms) {
+  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd, begin_connecting(address, port));
   pollfd ready = {fd.get(), POLLOUT, 0};
   int events = 0;
   do {
     events = poll(&ready, 1, timeout_ms);
   } while (events < 0 && errno == EINTR);
   if (events == 0) return deadline_exceeded("no answer in " + std::to_string(timeout_ms) + " ms");
-  int error = 0;
-  socklen_t size = sizeof(error);
-  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return unavailable(std::strerror(error));
+  RUEDA_RETURN_IF_ERROR(end_connecting(fd.get()));
   fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
   return fd;
 }

@@ -47,6 +47,10 @@ Result<ListeningSocket> listen_on(const std::string& address, int port);
 // Has the address and port, where nobody is answered before listen(2).
 Result<ListeningSocket> bind_on(const std::string& address, int port);
 
+// In two steps: a socket that can be written to once it is known whether somebody answers; and
+// whether it was so.
+Result<UniqueFd> begin_connecting(const std::string& address, int port);
+Status end_connecting(int fd);
 // Connects to a numeric address within the time. The socket is blocking.
 Result<UniqueFd> connect_to(const std::string& address, int port, int timeout_ms);
 

@@ -17,6 +17,7 @@ Result<std::string> Decider::State::drain_outlook(const std::string& name) const
   if (phase == Phase::kOver || end_at || finishing)
     return failed_precondition("the job is about to end");
   const HostTable::Host* const host = hosts.find(name);
+  if (host != nullptr && host->drained) return "host " + name + " is drained already";
   if (host == nullptr || !host->listed) {
     std::string names;
     for (const HostTable::Host& one : hosts.hosts()) {
@@ -25,7 +26,6 @@ Result<std::string> Decider::State::drain_outlook(const std::string& name) const
     return Status(Code::kNotFound, "the job has no host '" + name + "'; " +
                                        (names.empty() ? "it has none yet" : "it has " + names));
   }
-  if (host->drained) return "host " + name + " is drained already";
   if (hosts.usable_hosts() == (host->usable() ? 1 : 0))
     return failed_precondition("host " + name +
                                " is the only one that the job can use: its ranks could go nowhere "

@@ -11,11 +11,12 @@ void Decider::State::on(const HostsFound& event) {
   for (const HostTable::Host& host : hosts.hosts()) {
     if (!host.listed) away.insert(host.name);
   }
-  hosts.found(event.hosts);
+  hosts.found(event.hosts, event.named);
   for (const HostSlots& host : event.hosts) {
     if (away.count(host.host) != 0) slots.forget(host.host);
   }
   seats_dirty = true;
+  begins_short = begins_short || event.begin_short;
   if (!policy.elastic) return;
   leave_what_is_gone();
 }
@@ -165,7 +166,7 @@ void Decider::State::on(const HostLost& event) {
 }
 
 void Decider::State::on(const HostDrained& event) {
-  if (!policy.elastic || hosts.find(event.host) == nullptr) return;
+  if (!policy.elastic) return;
   hosts.drain(event.host);
   seats_dirty = true;
   for (auto& [id, member] : members) {

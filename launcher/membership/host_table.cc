@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace rueda::launcher::membership {
 
-void HostTable::found(const std::vector<HostSlots>& hosts) {
+void HostTable::found(const std::vector<HostSlots>& hosts, const std::set<std::string>& named) {
   std::map<std::string, int> slots;
   for (const HostSlots& host : hosts) slots[host.host] += host.slots;
   std::vector<Host> kept;
@@ -14,7 +13,8 @@ void HostTable::found(const std::vector<HostSlots>& hosts) {
   for (Host& host : hosts_) {
     const auto it = slots.find(host.name);
     if (it == slots.end()) {
-      host.listed = host.drained = false;
+      host.listed = false;
+      host.drained = host.drained && named.contains(host.name);
       away.push_back(host);
     } else if (host.listed) {
       host.slots = it->second;
@@ -45,8 +45,14 @@ void HostTable::found(const std::vector<HostSlots>& hosts) {
   index();
 }
 
-void HostTable::drain(const std::string& host) {
-  if (Host* it = get(host)) it->drained = true;
+void HostTable::drain(const std::string& name) {
+  if (get(name) == nullptr) {
+    Host host;
+    host.name = name;
+    hosts_.push_back(std::move(host));
+    index();
+  }
+  get(name)->drained = true;
 }
 
 void HostTable::blacklist(const std::string& name, Time now) {

@@ -2,7 +2,7 @@
 // Pure.
 //
 //   listed ──fails──> blacklisted ──its cooldown has passed──> listed (without cooldown: never)
-//     │  drained ──> not used before it has been off the list
+//     │  drained ──> not used before it has been off the list; also one that was not there yet
 //     └─ no longer found ──> off the list; its failures are remembered
 //
 // Hosts keep the order in which they were first found; who was off the list comes back at its end.
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,8 +41,9 @@ class HostTable {
   HostTable(std::optional<std::pair<double, double>> cooldown, uint64_t seed)
       : cooldown_(cooldown), random_(seed) {}
 
-  // This list replaces the one before. A name that comes twice adds its slots.
-  void found(const std::vector<HostSlots>& hosts);
+  // This list replaces the one before. A name that comes twice adds its slots. `named`: hosts that
+  // are on the user's list, these or others: who is drained stays so.
+  void found(const std::vector<HostSlots>& hosts, const std::set<std::string>& named = {});
   void drain(const std::string& host);
   // clip(min * 2^k + U(0,1) * min, min, max) from now on, k its failures so far with this one.
   void blacklist(const std::string& host, Time now);

@@ -8,6 +8,7 @@ namespace rueda::launcher::membership {
 
 MembershipDecider::MembershipDecider(Policy policy)
     : state_(std::make_unique<State>(std::move(policy))) {}
+MembershipDecider::MembershipDecider(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MembershipDecider::MembershipDecider(MembershipDecider&&) noexcept = default;
 MembershipDecider& MembershipDecider::operator=(MembershipDecider&&) noexcept = default;
 MembershipDecider::~MembershipDecider() = default;
@@ -46,7 +47,7 @@ std::vector<MembershipDecider::Seat> MembershipDecider::seats() const {
 std::vector<HostSlots> MembershipDecider::found_hosts() const {
   std::vector<HostSlots> found;
   for (const HostTable::Host& host : state_->hosts.hosts()) {
-    if (host.listed) found.push_back({host.name, host.slots});
+    if (host.listed || host.drained) found.push_back({host.name, host.slots});
   }
   return found;
 }
@@ -56,12 +57,20 @@ bool MembershipDecider::is_drained(const std::string& name) const {
   return host != nullptr && host->drained;
 }
 
+bool MembershipDecider::knows(const std::string& name) const {
+  return state_->hosts.find(name) != nullptr;
+}
+
 std::set<std::string> MembershipDecider::hosts_with_members() const {
   std::set<std::string> hosts;
   for (const auto& [id, member] : state_->members) {
     if (member.lives()) hosts.insert(member.host);
   }
   return hosts;
+}
+
+MembershipDecider MembershipDecider::copy() const {
+  return MembershipDecider(std::make_unique<State>(*state_));
 }
 
 std::string MembershipDecider::record() const { return state_->record(); }

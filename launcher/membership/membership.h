@@ -71,9 +71,13 @@ struct Policy {
 
 // ---- what happens -------------------------------------------------------------------------------
 
-// The hosts that may be used now, in order: given once, or as discovery found them.
+// The hosts that may be used now, in order: given once, or as discovery found them. `named`: all
+// that are on the user's list, if there are others. `begin_short`: the job may begin with fewer
+// ranks than start_np, with min_np at least.
 struct HostsFound {
   std::vector<HostSlots> hosts;
+  std::set<std::string> named = {};
+  bool begin_short = false;
 };
 // A process that was to be started runs; or could not be started (`error`).
 struct MemberStarted {
@@ -110,7 +114,8 @@ struct HostLost {
   std::string host;
   std::string how;
 };
-// Its members are to leave at their next commit (rueda drain, a notice of preemption).
+// Its members are to leave at their next commit (rueda drain, a notice of preemption). It may be
+// one that is not there yet.
 struct HostDrained {
   std::string host;
 };
@@ -202,13 +207,17 @@ class MembershipDecider {
     int slot;
     Rank rank;
   };
-  std::vector<Seat> seats() const;             // of that epoch, by rank
-  std::vector<HostSlots> found_hosts() const;  // as they were told last
+  std::vector<Seat> seats() const;  // of that epoch, by rank
+  // As they were told last; of the others on the list, those that are drained.
+  std::vector<HostSlots> found_hosts() const;
   bool is_drained(const std::string& host) const;
+  bool knows(const std::string& host) const;  // it was there once, or is drained
   std::set<std::string> hosts_with_members() const;
   // What HostDrained would do with a host now, in words for who wants it. Else why it is better
   // not told: kNotFound, the job has no such host; kFailedPrecondition, it has no other.
   Result<std::string> drain_outlook(const std::string& host) const;
+  // For who asks what would be after events that are not decided yet.
+  MembershipDecider copy() const;
   // The last decision as bytes, and a decider that goes on from there: for who takes over. Stored
   // before a StartMember or an Answer with a new epoch is acted on, so that no number is given
   // twice. Who takes over is told again which members and hosts are gone and what hosts there are;
@@ -218,6 +227,7 @@ class MembershipDecider {
 
  private:
   struct State;
+  explicit MembershipDecider(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

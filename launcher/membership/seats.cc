@@ -34,11 +34,12 @@ Member& Decider::State::add_member(const std::string& host, int slot, bool spare
 }
 
 void Decider::State::try_start() {
-  if (hosts.usable_slots() < policy.start_np) {
+  const int needed = begins_short ? std::max(policy.min_np, 1) : policy.start_np;
+  if (hosts.usable_slots() < needed) {
     if (passed(*since, policy.elastic_timeout)) {
-      end_job(kTooFew, std::to_string(policy.start_np) + " ranks need " +
-                           std::to_string(policy.start_np) + " slots, and there were " +
-                           std::to_string(hosts.usable_slots()) + " until the timeout");
+      end_job(kTooFew, std::to_string(needed) + " ranks need " + std::to_string(needed) +
+                           " slots, and there were " + std::to_string(hosts.usable_slots()) +
+                           " until the timeout");
     }
     return;
   }

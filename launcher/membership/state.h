@@ -155,6 +155,7 @@ struct MembershipDecider::State {
   uint64_t serial = 0, served = 0;  // of announcements: the last, and the last that an epoch served
   int told = 0;                     // changes that the epoch's members have been told of
   uint64_t known_commits = 0;       // the newest that anybody has spoken of
+  bool begins_short = false;        // with min_np ranks, where there is no room for start_np
   bool trained = false;             // some epoch was entered by all: there may be a state
   bool finishing = false;           // a member has ended with 0: nobody is replaced any more
   std::string who_finished;         // the first

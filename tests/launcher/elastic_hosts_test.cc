@@ -53,6 +53,56 @@ TEST_CASE("a host that has failed leaves whole, and its agent stays for the end"
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("hosts of -H that are missing may come later, where the others give --min-np ranks") {
+  const HostsFolder folder;
+  folder.write("there", "#!/bin/sh\nif [ $1 = two ]; then\n  until [ -e " + folder.file("go") +
+                            " ]; do sleep 0.02; done\nfi\nshift\nexec \"$@\"\n");
+  const auto job_with = [&](const std::string& min_np, const Words& actions) {
+    return command(folder,
+                   {"-np", "3", "-H", "one:2,two:1", "--min-np", min_np, "--start-timeout", "1"},
+                   actions);
+  };
+  SECTION("they are there in time for the next epoch") {
+    Job job(job_with("2", {"2+/3:*=end"}));
+    REQUIRE(job.wait_for_output("epoch 1: rank 1 of 2, member 1 on one"));
+    CHECK(has(job.err(),
+              "the job begins without two, not there within --start-timeout: the other hosts have "
+              "room for 2 ranks, and --min-np is 2"));
+    folder.write("go", "");
+    CHECK(job.wait() == 0);
+    INFO(job.out() << job.err());
+    CHECK(has(job.out(), "epoch 2: rank 2 of 3, member 2 on two"));
+    CHECK(job.wait_until_gone());
+  }
+  SECTION("they never come") {
+    Job job(job_with("1", {"1/2:*=end"}));
+    CHECK(job.wait() == 0);
+    INFO(job.out() << job.err());
+    CHECK(count(job.out(), "of 2, member") == 2);
+    folder.write("go", "");
+    CHECK(job.wait_until_gone());
+  }
+  SECTION("and are given up") {
+    const Words words = job_with("2", {"1/2:*=stay"});
+    Job job(words, quick("0.5"));
+    REQUIRE(
+        job.wait_for_output("host two is not used: no agent has come from there "
+                            "(--elastic-timeout)"));
+    kill(job.pid(), SIGTERM);
+    CHECK(job.wait() == 128 + SIGTERM);
+    folder.write("go", "");
+    CHECK(job.wait_until_gone());
+  }
+  SECTION("the others are too few") {
+    Job job(job_with("3", {}));
+    CHECK(job.wait() == 124);
+    INFO(job.out() << job.err());
+    CHECK(has(job.err(), "gave up after 1 s (--start-timeout) of waiting for 1 of 2 hosts: two"));
+    folder.write("go", "");
+    CHECK(job.wait_until_gone());
+  }
+}
+
 TEST_CASE("when every host is gone the job ends with an error") {
   const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));

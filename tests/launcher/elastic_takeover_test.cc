@@ -49,6 +49,17 @@ void wait_for(Job* job, const std::string& text, int times = 1) {
     FAIL("no '" << text << "' in\n" << job->out() << job->err());
 }
 
+// What the last controller was about to start may keep tools out for a moment.
+void drained_already(Job* job, const std::string& host) {
+  Answer answer;
+  CHECK(eventually([&] {
+    answer = ask(job, "drain", host);
+    return !has(answer.err, "runs on this host");
+  }));
+  INFO(answer.err << job->err());
+  CHECK(answer.out == "host " + host + " is drained already\n");
+}
+
 constexpr const char* kTakenOver = "another controller has taken over";
 
 }  // namespace
@@ -168,11 +179,89 @@ TEST_CASE("the next controller knows which hosts are drained") {
   CHECK(ask(&job, "drain", "two").code == 0);
   kill_controller(job);
   wait_for(&job, kTakenOver);
-  CHECK(ask(&job, "drain", "two").out == "host two is drained already\n");
+  drained_already(&job, "two");
   kill(pid_of_member(job, 1), SIGKILL);  // it comes to no commit
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0 on one"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that has come since the last decision stays, and keeps its address") {
+  const HostsFolder folder;
+  folder.hosts_are("one:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--max-np", "1", "--host-discovery-script",
+                   folder.file("discover")},
+                  {}),
+          quick("30"));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  folder.hosts_are("one:1\ntwo:1\n");
+  // Its agent has its assignment, and no record: nobody was started for it.
+  wait_for(&job, "two: agent is pid");
+  kill_controller(job);
+  wait_for(&job, kTakenOver + std::string(": 2 hosts, 1 rank"));
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  wait_for(&job, "ranks on three use address");  // all can reach all
+  kill(job.pid(), SIGTERM);
+  CHECK(job.wait() == 128 + SIGTERM);
+  INFO(job.out() << job.err());
+  CHECK(count(job.err(), "host two is here") == 1);
+  CHECK_FALSE(has(job.err(), "is let go"));
+  CHECK_FALSE(has(job.err(), "is not used"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a host that the job began without is awaited by the next controller as well") {
+  const HostsFolder folder;
+  folder.write("there", "#!/bin/sh\nif [ $1 = two ]; then\n  until [ -e " + folder.file("go") +
+                            " ]; do sleep 0.02; done\nfi\nshift\nexec \"$@\"\n");
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--start-timeout", "1"},
+                  {"2+/2:*=end"}));
+  REQUIRE(job.wait_for_output("epoch 1: rank 0 of 1, member 0 on one"));
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  folder.write("go", "");
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.out(), "epoch 2: rank 1 of 2, member 1 on two"));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("the next controller does not invite a host that was drained before") {
+  const HostsFolder folder;
+  const bool was_there = GENERATE(true, false);
+  // Nobody comes from the host that is awaited.
+  folder.write("there", "#!/bin/sh\necho $1 >> " + folder.file("started") +
+                            (was_there ? "\n" : "\n[ $1 = two ] && exec sleep 1000\n") +
+                            "shift\nexec \"$@\"\n");
+  folder.hosts_are("one:1\ntwo:1\n");
+  Job job(command(folder,
+                  {"-np", "1", "--min-np", "1", "--host-discovery-script", folder.file("discover")},
+                  {}),
+          quick("30"));
+  if (was_there) {
+    wait_for(&job, "member 1 on two");
+    CHECK(ask(&job, "drain", "two").code == 0);
+    wait_for(&job, "host two is let go");
+  } else {
+    wait_for(&job, "member 0 on one");
+    CHECK(ask(&job, "drain", "two").out == "host two is drained, no rank is there\n");
+  }
+  folder.hosts_are("one:1\ntwo:1\nthree:1\n");
+  wait_for(&job, was_there ? "member 2 on three" : "member 1 on three");
+  kill_controller(job);
+  wait_for(&job, kTakenOver);
+  drained_already(&job, "two");
+  folder.hosts_are("two:1\none:1\nthree:1\nfour:1\n");
+  wait_for(&job, "on four");
+  std::ifstream started(folder.file("started"));
+  const std::string all((std::istreambuf_iterator<char>(started)), {});
+  CHECK(count(all, "two\n") == 1);
+  CHECK(has(all, "four\n"));
+  kill(job.pid(), SIGTERM);
+  job.wait();
   CHECK(job.wait_until_gone());
 }
 

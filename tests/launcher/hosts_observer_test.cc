@@ -38,13 +38,16 @@ int64_t now_ns() {
 // Two hosts with two ranks each; what the observer sends is kept.
 struct Hosts {
   std::vector<std::pair<int, control::ControllerMessage>> sent;
-  std::string job = make_job_id();
+  std::string job;
   Clock::time_point now = Clock::now();
   std::function<void()> while_draining = [] {};
+  bool are_kept = true;  // drains, elsewhere
   HostsObserver observer;
 
-  explicit Hosts(double stall_seconds = 0, const std::string& folder = "")
-      : observer({job, "train", 4, stall_seconds, false, folder},
+  explicit Hosts(double stall_seconds = 0, const std::string& folder = "",
+                 const std::string& id = make_job_id())
+      : job(id),
+        observer({job, "train", 4, stall_seconds, false, folder},
                  {[this](int host, control::ControllerMessage message) {
                     sent.emplace_back(host, std::move(message));
                   },
@@ -57,7 +60,8 @@ struct Hosts {
                   [this](const std::string&) -> rueda::Result<std::string> {
                     while_draining();
                     return std::string("it leaves");
-                  }}) {
+                  },
+                  [this] { return are_kept; }}) {
     for (const int rank : {0, 1, 2, 3})
       observer.add_member(rank / 2, static_cast<MemberId>(rank), rank);
   }
@@ -120,16 +124,22 @@ bool has(const std::vector<std::string>& lines, const std::string& text) {
   return false;
 }
 
-// As `rueda` asks: the question is there before the job looks.
-rueda::UniqueFd ask(const std::string& job, const std::string& question) {
+// A socket, and `use` of it with the address at which tools ask the job.
+rueda::UniqueFd at_door(const std::string& job, int (*use)(int, const sockaddr*, socklen_t)) {
   rueda::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const std::string name = "rueda-status/" + std::to_string(geteuid()) + "/" + job;
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(use(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  return fd;
+}
+
+// As `rueda` asks: the question is there before the job looks.
+rueda::UniqueFd ask(const std::string& job, const std::string& question) {
+  rueda::UniqueFd fd = at_door(job, connect);
   const std::string line = question + "\n";
-  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
   REQUIRE(send(fd.get(), line.data(), line.size(), 0) == static_cast<ssize_t>(line.size()));
   return fd;
 }
@@ -158,6 +168,30 @@ TEST_CASE("a question that comes while another is answered is heard", "[observer
   hosts.while_draining = [] {};
   hosts.later(std::chrono::milliseconds(10));
   CHECK(answer_at(second) == "yes it leaves");
+}
+
+TEST_CASE("who drains a host is answered once that would outlive the controller", "[observer]") {
+  Hosts hosts;
+  hosts.are_kept = false;
+  const rueda::UniqueFd first = ask(hosts.job, "drain h0");
+  hosts.later(std::chrono::milliseconds(10));
+  hosts.later(std::chrono::milliseconds(10));
+  CHECK_FALSE(answer_at(first));
+  hosts.are_kept = true;
+  hosts.later(std::chrono::milliseconds(10));
+  CHECK(answer_at(first) == "yes it leaves");
+}
+
+TEST_CASE("where tools cannot ask yet that is tried again", "[observer]") {
+  const std::string job = make_job_id();
+  rueda::UniqueFd other = at_door(job, bind);
+  Hosts hosts(0, "", job);
+  hosts.later(std::chrono::seconds(1));
+  other.reset();
+  hosts.later(std::chrono::seconds(1));
+  const rueda::UniqueFd question = ask(hosts.job, "drain h0");
+  hosts.later(std::chrono::milliseconds(10));
+  CHECK(answer_at(question) == "yes it leaves");
 }
 
 TEST_CASE("a wait over hosts is explained once, to the user and to those that wait", "[observer]") {

@@ -295,6 +295,43 @@ TEST_CASE("a drained host is let go although the others then wait", "[membership
   CHECK(job.entered() == Members{0, 2});
 }
 
+TEST_CASE("a job may begin with fewer ranks than it was to, if it is said so", "[membership]") {
+  Job job(elastic(4, 2), {{"a", 1}});
+  CHECK(job.started().empty());
+  job.on(HostsFound{{{"a", 2, "", 0}}, {"a", "b"}});
+  CHECK(job.started().empty());
+  job.on(HostsFound{{{"a", 1, "", 0}}, {"a", "b"}, true});
+  CHECK(job.started().empty());  // fewer than min_np
+  job.on(HostsFound{{{"a", 2, "", 0}}, {"a", "b"}});
+  CHECK(job.started() == Members{0, 1});
+  job.all_first();
+  job.discover({{"a", 2}, {"b", 2}});
+  CHECK(job.started() == Members{2, 3});
+}
+
+TEST_CASE("a drained host stays so while the list has it, let go or never there", "[membership]") {
+  const auto find = [](Job* job, std::vector<HostSlots> ready, std::set<std::string> named) {
+    job->on(HostsFound{std::move(ready), std::move(named)});
+  };
+  Job job(elastic(1, 1), {{"a", 1}});
+  job.all_first();
+  const bool was_there = GENERATE(true, false);
+  if (was_there) find(&job, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {"a", "b"});
+  job.on(HostDrained{"b"});
+  if (was_there) job.exit(1);
+  find(&job, {{"a", 1, "", 0}}, {"a", "b"});  // it is let go, or is not awaited any more
+  CHECK(job.decider.is_drained("b"));
+  CHECK(job.decider.found_hosts().size() == 2);
+  CHECK(job.decider.drain_outlook("b").value() == "host b is drained already");
+  find(&job, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {"a", "b"});
+  CHECK(job.started().empty());
+  find(&job, {{"a", 1, "", 0}}, {"a"});
+  CHECK_FALSE(job.decider.is_drained("b"));
+  CHECK(job.decider.found_hosts().size() == 1);
+  find(&job, {{"a", 1, "", 0}, {"b", 1, "", 0}}, {"a", "b"});
+  CHECK(job.started().size() == 1);
+}
+
 TEST_CASE("newcomers of another version, setting or layout are refused", "[membership]") {
   Job job(elastic(1), {{"a", 1}});
   job.all_first();

@@ -136,6 +136,20 @@ TEST_CASE("who was stopped after the last record is lost to who takes over, and 
   CHECK(job.ended().empty());
 }
 
+TEST_CASE("who takes over knows of drained hosts that no rank is on", "[membership]") {
+  Job job(three(), {{"a", 3}});
+  job.all_first();
+  job.on(HostDrained{"b"});  // it was awaited
+  job.on(HostsFound{{{"a", 3, "", 0}}, {"a", "b"}});
+  const auto next = MembershipDecider::resume(three(), job.decider.record());
+  REQUIRE(next != nullptr);
+  CHECK(next->is_drained("b"));
+  CHECK_FALSE(next->is_drained("a"));
+  const std::vector<HostSlots> found = next->found_hosts();
+  REQUIRE(found.size() == 2);
+  CHECK(found[1].host == "b");
+}
+
 TEST_CASE("who takes over announces what no member has heard of", "[membership]") {
   Policy policy = three();
   Job job(policy, {{"a", 3}});

@@ -191,6 +191,28 @@ def test_objects_come_back_and_what_was_synchronized_counts_as_saved():
     assert (state.batch, state.epoch) == (7, 5)
 
 
+def test_what_a_subclass_synchronizes_itself_counts_with_the_rest_or_not_at_all():
+    class More(ObjectState):
+        is_lost = True
+
+        def sync(self):
+            super().sync()
+            if self.is_lost:
+                raise HorovodInternalError()
+            self.epoch = 9
+
+    state = More(lambda mine: {**mine, "batch": 7}, lambda: 0, batch=1, epoch=2)
+    with pytest.raises(HorovodInternalError):
+        state.sync()
+    state.restore()  # what it counts as it did before
+    assert (state.batch, state.epoch) == (1, 2)
+    state.is_lost = False
+    state.sync()
+    state.batch = state.epoch = 0
+    state.restore()
+    assert (state.batch, state.epoch) == (7, 9)
+
+
 def test_a_second_function_syncs_its_state_whatever_the_epoch_said_of_the_first(monkeypatch):
     log = []
     played = Played(log, _loop.FRESH, _loop.GO_ON)

@@ -388,6 +388,24 @@ def test_an_object_may_be_replaced_and_classes_may_have_handlers_of_their_own():
         set_handler_registry(registry)
 
 
+def test_a_loss_in_what_a_subclass_synchronizes_itself_leaves_what_was_saved():
+    class More(TorchState):
+        def sync(self):
+            super().sync()
+            raise hvd.HorovodInternalError()
+
+    model = torch.nn.Linear(4, 1)
+    state = More(model, torch.optim.Adam(model.parameters()), batch=0)
+    train(state)
+    state.save()
+    saved = contents(state)
+    train(state)
+    with pytest.raises(hvd.HorovodInternalError):
+        state.sync()
+    state.restore()
+    assert same(contents(state), saved)
+
+
 def test_layouts_differ_where_states_do():
     assert made().layout() == made().layout()
     other = TorchState(torch.nn.Linear(4, 4), batch=0)

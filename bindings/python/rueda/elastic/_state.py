@@ -29,6 +29,26 @@ def _counted(save):
     return counting
 
 
+def _whole(sync):
+    """A class's `sync`, which counts as saved when all of it has come back, whatever a subclass adds to that of its base.
+
+    Until then what was saved stays, so that a loss in between leaves it whole: of one commit, and the same on all that count it.
+    """
+
+    @functools.wraps(sync)
+    def syncing(self, *args, **kwargs):
+        is_outer, self._is_syncing = not self._is_syncing, True
+        try:
+            result = sync(self, *args, **kwargs)
+        finally:
+            self._is_syncing = not is_outer
+        if is_outer:
+            self._synced()
+        return result
+
+    return syncing
+
+
 class State:
     """Base of all: subclasses say how to `save`, `restore` and `sync`.
 
@@ -42,7 +62,7 @@ class State:
 
     commits = 0  # saves, those by `commit` and others: who has more has a newer state; it comes with what is synchronized
     _alone = 0  # of them, those by `save` since all ranks had the same number: they need not have made them together
-    _is_saving = False
+    _is_saving = _is_syncing = False
     is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
     _replicas = None  # of one that is guarded: `Replicas`
     _word = 0  # the newest announcement that any rank had seen, in the newest vote
@@ -52,6 +72,8 @@ class State:
         super().__init_subclass__(**options)
         if "save" in vars(cls):
             cls.save = _counted(cls.save)
+        if "sync" in vars(cls):
+            cls.sync = _whole(cls.sync)
 
     def __init__(self, bcast_object, get_rank):
         self._bcast_object = bcast_object
@@ -141,6 +163,9 @@ class State:
         """Gives all ranks the state of rank 0."""
         raise NotImplementedError()
 
+    def _synced(self):
+        """`sync` has come back, with that of subclasses: now it counts as saved. For a class whose `save` is not all of it."""
+
     def on_healed(self, point):
         """A rank was lost, and the training function goes on: what depends on the ranks is reset at the next commit.
 
@@ -203,9 +228,11 @@ class ObjectState(State):
         """
         if self._saved_state:
             mine = {name: getattr(self, name) for name in self._saved_state}
-            self._saved_state = self._bcast_object(mine)
-            self._set_attrs()
+            self._set_attrs(self._bcast_object(mine))
 
-    def _set_attrs(self):
-        for name, value in self._saved_state.items():
+    def _synced(self):
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def _set_attrs(self, values=None):
+        for name, value in (self._saved_state if values is None else values).items():
             setattr(self, name, value)

@@ -166,6 +166,8 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+
+    def _synced(self):
         self._save_uncounted()
         self._is_begun = True
 
