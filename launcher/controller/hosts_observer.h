@@ -129,7 +129,7 @@ class HostsObserver {
 
   const Setup setup_;
   const Link link_;
-  // Null: it could not be opened yet. What the last controller was about to start may hold it still.
+  // Null: it could not be opened yet. What the last controller was about to start may hold it.
   std::unique_ptr<ToolDoor> door_;
   TimePoint open_again_at_{};
   StallWatch stalls_;
