@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 import rueda
 
 PACKAGE = pathlib.Path(rueda.__file__).resolve().parent
@@ -100,6 +101,7 @@ EACH_ALONE = """if True:
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_first():
     """Each in a process of its own that has nothing of rueda yet."""
     known = sorted(modules())
