@@ -44,12 +44,9 @@ class Model(torch.nn.Module):
 class State(hvd.elastic.TorchState):
     def sync(self):
         begin = time.monotonic()
-        super().sync()
-        say("sync", self.synced, self.synced - begin)
-
-    def save(self):
-        self.synced = time.monotonic()
-        super().save()
+        super().sync()  # its save comes when this has come back
+        synced = time.monotonic()
+        say("sync", synced, synced - begin)
 
 
 def main():

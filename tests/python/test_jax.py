@@ -183,6 +183,28 @@ def test_disagreement_names_both_and_the_job_goes_on():
     hvd.remove_process_set(only)
 
 
+@ranks(2)
+def test_errors_of_programs_that_ran_before_are_jaxs_own():
+    """Of small ones, which XLA runs at once, of larger ones, and outside of jit."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    for length in (1, 400, 600, 5000):
+        numbers = jnp.arange(float(length))
+        name = f"error.{length}"
+
+        def reduce(x, name=name):
+            return hvd.allreduce(x, hvd.Sum, name=name)
+
+        for program in (reduce, jax.jit(lambda x, f=reduce, n=numbers: f(x) + (x[0] * n).sum())):
+            for _ in range(3):
+                jax.block_until_ready(program(jnp.ones(2)))
+            rows = 2 if hvd.rank() == 0 else 3  # rank 0 runs what it has run before
+            with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*sent float32"):
+                jax.block_until_ready(program(jnp.ones(rows)))
+
+
 @ranks(2, 3)
 def test_a_flax_model_stays_the_same_on_all_ranks():
     import flax.linen as nn
