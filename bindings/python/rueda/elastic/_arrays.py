@@ -89,6 +89,8 @@ class VariablesState(ObjectState):
         share_arrays(values, forms(values))
         self.write(variables, values)
         super().sync()
+
+    def _synced(self):
         self._save_uncounted()
 
     def layout(self):

@@ -117,8 +117,10 @@ class JaxState(ObjectState):
         share_arrays([each.value for each in leaves if isinstance(each, _Kept)], _forms_in(trees))
         others = broadcast_object(([None if isinstance(each, _Kept) else each for each in leaves], saved))
         leaves = [mine if isinstance(mine, _Kept) else other for mine, other in zip(leaves, others[0])]
-        self._saved_state = {**others[1], **jax.tree.unflatten(form, leaves)}
-        self._set_attrs()
+        self._set_attrs({**others[1], **jax.tree.unflatten(form, leaves)})
+
+    def _synced(self):
+        self._saved_state = self._copy()
 
     def layout(self):
         """What must be the same on all ranks, for the launcher to compare."""
@@ -128,8 +130,8 @@ class JaxState(ObjectState):
     def _copy(self):
         return jax.tree.map(_Kept.of, {name: getattr(self, name) for name in self._saved_state})
 
-    def _set_attrs(self):
-        for name, tree in self._saved_state.items():
+    def _set_attrs(self, values=None):
+        for name, tree in (self._saved_state if values is None else values).items():
             setattr(self, name, jax.tree.map(_Kept.back, tree))
 
 
