@@ -1,5 +1,7 @@
 #include "bindings/calls/calls.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -115,6 +117,10 @@ void Calls::one_ended(Call* call) {
 }
 
 void Calls::end(Call* call) {
+  if (getpid() != process_) {  // forked: its threads have stayed behind, and it starts nothing
+    complete(std::unique_ptr<Call>(call));
+    return;
+  }
   {
     std::lock_guard lock(mutex_);
     ended_.push_back(call);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <rueda/rueda.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -80,6 +81,7 @@ class Calls {
   void have_one_ready();
   [[noreturn]] void complete_for_ever();
 
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::condition_variable one_more_;
   rueda_context* context_ = nullptr;

@@ -1,7 +1,9 @@
-"""rueda.jax beside what else a JAX program does: threads, donated buffers, jax.distributed."""
+"""rueda.jax beside what else a JAX program does: threads, donated buffers, jax.distributed, forks, another init."""
+
+import sys
 
 import pytest
-from worlds import ranks, results, run_ranks
+from worlds import launch, ranks, results, run_ranks
 
 pytest.importorskip("jax")
 WORLD = "jax"
@@ -109,3 +111,39 @@ def beside_jax_distributed():
 
 def test_beside_jax_distributed():
     assert results(run_ranks(2, beside_jax_distributed)) == [0, 1]
+
+
+AGAIN = """
+import os
+import jax, jax.numpy as jnp
+import rueda
+import rueda.jax as hvd
+rueda.init()
+traced = []
+step = jax.jit(lambda x: (traced.append(1), hvd.allreduce(x, hvd.Sum))[1])
+assert step(jnp.ones(2)).tolist() == [rueda.size()] * 2
+rueda.init()  # again in the same world: nothing is made anew
+assert step(jnp.ones(2)).tolist() == [rueda.size()] * 2 and len(traced) == 1
+child = os.fork()
+if child == 0:
+    try:
+        step(jnp.ones(2)).block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        os._exit(3 if "forked from a rank" in str(error) else 4)
+    os._exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+rueda.shutdown()
+try:
+    step(jnp.ones(2)).block_until_ready()
+    raise SystemExit("it has reduced")
+except jax.errors.JaxRuntimeError as error:
+    assert "call init again" in str(error), error
+rueda.init()
+assert step(jnp.ones(2)).tolist() == [rueda.size()] * 2
+print("reduced again")
+"""
+
+
+def test_after_another_init_and_in_a_forked_child():
+    code, output = launch(2, [sys.executable, "-W", "ignore", "-c", AGAIN])
+    assert code == 0 and output.count("reduced again") == 2, output

@@ -1,12 +1,10 @@
 """Libraries beside librueda whose functions a framework calls, and the context that they use."""
 
 import ctypes
-import functools
 import os
 
 from rueda import _ffi
 from rueda._runtime import runtime
-from rueda.common import basics
 
 
 def plugin_path(name):
@@ -32,15 +30,3 @@ class Plugin:
         if context is not self.used:
             self._use(context)
             self.used = context
-
-
-def init_with(begin):
-    """`init` that calls ``begin`` when it is through, as every new epoch does from now on."""
-
-    @functools.wraps(basics.init)
-    def init(*args, **kwargs):
-        basics.init(*args, **kwargs)
-        begin()
-
-    runtime.on_new_epoch.append(begin)
-    return init

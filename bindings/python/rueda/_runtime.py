@@ -111,6 +111,7 @@ class Runtime:
         self._users = set()
         self.before_leaving = weakref.WeakSet()  # whose finish() waits for what is under way
         self.on_new_epoch = []  # called without arguments when this process has entered the next epoch
+        self.on_entering = []  # the same, and when it has joined a job
         self._epoch = None
         self._place = None
         self._was_shut_down = False
@@ -157,6 +158,8 @@ class Runtime:
                 raised.__dict__.update(failed.__dict__)
                 raise raised
             self._enter(Context(pointer.value), {user})
+        for tell in list(self.on_entering):
+            tell()
 
     def _enter(self, context, users):
         place = Place(
@@ -220,7 +223,7 @@ class Runtime:
                 raise _ffi.exception(code, error)
             self._enter(Context(pointer.value), users)
             rewrite_environment(self._place)
-        for tell in list(self.on_new_epoch):
+        for tell in [*self.on_new_epoch, *self.on_entering]:
             tell()
 
     def announced(self):

@@ -23,7 +23,6 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.jax import _leave, _lowering, attention, elastic  # noqa: F401
-from rueda.jax._library import init
 from rueda.jax.collectives import allgather, allreduce, alltoall, broadcast, reducescatter
 from rueda.jax.compression import Compression
 from rueda.jax.functions import (

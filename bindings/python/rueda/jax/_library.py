@@ -2,7 +2,7 @@
 
 import jax
 
-from rueda._plugins import Plugin, init_with
+from rueda._plugins import Plugin
 from rueda._runtime import runtime
 from rueda.jax._internals import dispatch, mlir
 
@@ -36,10 +36,10 @@ def text_of_loss(error):
 
 def _begin():
     """In a new world. What was traced in another one has its ranks and sizes in it."""
-    if _plugin.used is not None and _plugin.used is not runtime.require_context():
+    if _plugin.used is not None:
         jax.clear_caches()
         dispatch.runtime_tokens.clear()  # of messages of the other world
     attach()
 
 
-init = init_with(_begin)
+runtime.on_entering.append(_begin)

@@ -23,7 +23,7 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.keras import callbacks, elastic
-from rueda.keras._framework import Compression, init
+from rueda.keras._framework import Compression
 from rueda.keras.functions import (
     allgather,
     allgather_object,

@@ -5,7 +5,7 @@ import keras
 BACKEND = keras.backend.backend()
 
 if BACKEND == "torch":
-    from rueda.torch import Compression, init  # noqa: F401
+    from rueda.torch import Compression  # noqa: F401
     from rueda.torch import grouped_allreduce as reduce_group  # noqa: F401
 
     def text_of_loss(error):
@@ -15,11 +15,10 @@ elif BACKEND == "tensorflow":
     from rueda.tensorflow._library import text_of_loss  # noqa: F401
     from rueda.tensorflow.compression import Compression  # noqa: F401
     from rueda.tensorflow.mpi_ops import grouped_allreduce as reduce_group  # noqa: F401
-    from rueda.tensorflow.mpi_ops import init  # noqa: F401
 elif BACKEND == "jax":
     from rueda._compression import compressed_group
+    from rueda.jax import Compression, allreduce  # noqa: F401
     from rueda.jax._library import text_of_loss  # noqa: F401
-    from rueda.jax import Compression, allreduce, init  # noqa: F401
 
     def reduce_group(tensors, compression, **options):
         return compressed_group(allreduce, compression, tensors, **options)

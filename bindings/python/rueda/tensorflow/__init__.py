@@ -26,7 +26,6 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.tensorflow import elastic
-from rueda.tensorflow._library import init
 from rueda.tensorflow.compression import Compression
 from rueda.tensorflow.functions import (
     BroadcastGlobalVariablesHook,

@@ -4,7 +4,8 @@ import ctypes
 
 import tensorflow as tf
 
-from rueda._plugins import Plugin, init_with, plugin_path
+from rueda._plugins import Plugin, plugin_path
+from rueda._runtime import runtime
 
 # What RuedaPlace gives, as bindings/tensorflow/place.cc counts it.
 TOKEN, RANK, LOCAL_RANK, SIZE, LOCAL_SIZE, IS_INCLUDED = range(6)
@@ -30,7 +31,7 @@ def _load():
 
 ops, _plugin = _load()
 attach = _plugin.attach
-init = init_with(attach)
+runtime.on_entering.append(attach)
 
 
 def text_of_loss(error):

@@ -72,8 +72,8 @@ class _Tape:
             [None if is_local else g for g, is_local in zip(grads, local)],
         )
 
-    def gradient(self, target, sources, output_gradients=None, **options):
-        """As tf.GradientTape.gradient, reduced over the ranks."""
+    def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
+        """As tf.GradientTape.gradient, reduced over the ranks; ``use_generic_names`` is Horovod's."""
         grads = self._tape.gradient(target, sources, output_gradients, **options)
         flat = tf.nest.flatten(grads)
         local, others = self.get_local_and_global_gradients(flat, tf.nest.flatten(sources))

@@ -14,7 +14,6 @@ from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Adasum, Average, Sum
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.tensorflow import _library, _ops
-from rueda.tensorflow._library import init  # noqa: F401
 from rueda.tensorflow.compression import Compression
 
 
