@@ -35,7 +35,7 @@ WRONG_TENSORS = {
     "different devices": lambda q, k, v: (q.to("meta"), k, v),
     "use .cpu()": lambda q, k, v: [x.to("meta") for x in (q, k, v)],
     "an empty sequence or batch": lambda q, k, v: [x[:, :0] for x in (q, k, v)],
-    "expected a NumPy array or a PyTorch tensor, got list": lambda q, k, v: (q.tolist(), k, v),
+    "expected an array of NumPy or JAX or a PyTorch tensor, got list": lambda q, k, v: (q.tolist(), k, v),
 }
 WRONG_OPTIONS = {
     "expected one of 'contiguous'": {"layout": "zickzack"},
