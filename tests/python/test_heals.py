@@ -27,6 +27,7 @@ while True:
         if told:
             assert told[-1] == epoch.number and os.environ["RUEDA_RANK"] == str(rueda.rank())
             assert os.environ["RUEDA_SIZE"] == str(rueda.size()) == str(len(epoch.members))
+        silent = []  # of each round: it took no message
         while True:
             mine = np.full(1000, 1 + epoch.member)
             total = rueda.allreduce(mine, op=rueda.Sum, name="sum")
@@ -35,9 +36,10 @@ while True:
                 os.kill(os.getpid(), signal.SIGKILL)
             messages = runtime.counter("control_messages")
             word = runtime.commit_vote()
+            silent.append(runtime.counter("control_messages") == messages)
             commits += 1
             if epoch.number > 2 and commits > epoch.target + 20:
-                assert runtime.counter("control_messages") == messages
+                assert silent[-2]  # in the last round another rank may have left already, which is told
                 print("done", epoch.members, rueda.rank(), rueda.size(), flush=True)
                 rueda.shutdown()
                 raise SystemExit
