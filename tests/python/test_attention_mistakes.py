@@ -192,6 +192,8 @@ def test_a_number_that_is_none_is_not_hidden(dtype, kernel):
                 for value in (torch.nan, torch.inf):
                     own = [torch.randn(1, tokens, 2, 32).to(dtype) for _ in range(3)]
                     own[which][0, tokens // 2, 1, 3] = value
+                    # A query whose scores are all -infinity sees no key (docs/attention.md), so let one of them be +infinity.
+                    own[1][0, 0, 1, 3] = own[1][0, 0, 1, 3].abs()
                     whole = [x.float().transpose(1, 2).requires_grad_() for x in own]
                     own = [x.requires_grad_() for x in own]
                     scores = torch.softmax(whole[0] @ whole[1].mT * 32**-0.5, -1)
