@@ -56,6 +56,11 @@ bool Calls::take_place(Call* call) {
   return is_first;
 }
 
+void Calls::submit(std::unique_ptr<Call> call) {
+  Call* given = call.release();
+  if (take_place(given)) start_and_await(given);
+}
+
 void Calls::submit(std::vector<std::unique_ptr<Call>> calls, double patience) {
   std::vector<Call*> started;
   const double alone = calls.size() == 1 ? patience : 0;  // else others are to be started, too
@@ -92,6 +97,10 @@ bool Calls::start(Call* call, double patience) {
   call->requests.clear();
   end(call);
   return false;
+}
+
+void Calls::start_and_await(Call* call) {
+  if (start(call, 0)) await(call);
 }
 
 // It goes on when the last of its operations tells that it has ended.
@@ -152,8 +161,7 @@ void Calls::complete(std::unique_ptr<Call> call) {
       call->error = error;
     }
   }
-  Call* next = leave_queue(call->queue);
-  if (next != nullptr && start(next, 0)) await(next);
+  if (Call* next = leave_queue(call->queue)) start_and_await(next);
   call->complete();
   for (rueda_request* each : call->requests) rueda_request_release(each);
 }

@@ -62,6 +62,9 @@ class Calls {
   // The context that is used now, for the caller to release; NULL: none.
   rueda_context* context();
 
+  // Starts it; no thread waits.
+  void submit(std::unique_ptr<Call> call);
+
   // Starts them all. The context is that of now, however long a call waits in its queue. This
   // thread waits for their ends for so many seconds, all in all, and completes those that it sees:
   // of small ones that spares two changes of threads.
@@ -73,6 +76,7 @@ class Calls {
  private:
   bool take_place(Call* call);
   bool start(Call* call, double patience);
+  void start_and_await(Call* call);
   void await(Call* call);
   void one_ended(Call* call);
   void end(Call* call);

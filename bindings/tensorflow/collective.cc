@@ -186,9 +186,7 @@ void run_collective(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelD
   call->done = *reinterpret_cast<const std::function<void()>*>(done);
   Status status;
   if (read(*static_cast<const Kernel*>(kernel), call.get(), status.get())) {
-    std::vector<std::unique_ptr<calls::Call>> one;
-    one.push_back(std::move(call));
-    calls::Calls::instance().submit(std::move(one), 0);
+    calls::Calls::instance().submit(std::move(call));
     return;
   }
   tf.OpKernelContext_Failure(context, status.get());

@@ -71,9 +71,7 @@ XLA_FFI_Error* attention(XLA_FFI_CallFrame* frame) {
     return make_error(frame->api, RUEDA_UNIMPLEMENTED,
                       "rueda: this call of attention is not what this librueda_xla.so expects");
   if (XLA_FFI_Error* error = make_future(frame, call->joint.get())) return error;
-  std::vector<std::unique_ptr<calls::Call>> one;
-  one.push_back(std::move(call));
-  calls::Calls::instance().submit(std::move(one), 0);
+  calls::Calls::instance().submit(std::move(call));
   return nullptr;
 }
 

@@ -38,7 +38,7 @@ def framework(tensor):
         from rueda.attention import _numpy
 
         return _numpy
-    if hasattr(tensor, "requires_grad"):
+    if _is_torch(tensor):
         from rueda.attention import _torch
 
         return _torch

@@ -8,20 +8,12 @@ import numpy as np
 
 from rueda.attention._calls import Ended
 from rueda.attention._layouts import position_ids
+from rueda.attention._numpy import graph, is_compiling, name_of  # noqa: F401
 from rueda.common.basics import Sum
 from rueda.jax import _attention
 from rueda.jax.collectives import allgather, allreduce
 
-graph = None
 EQUAL_SHARES = True  # a program's shapes are fixed when it is traced, on which ranks must not wait for each other
-
-
-def is_compiling():
-    return False
-
-
-def name_of(array):
-    return array.dtype.name
 
 
 def heads_second(array):

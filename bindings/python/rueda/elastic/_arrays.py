@@ -20,7 +20,7 @@ def forms(arrays):
     return [f"{array.dtype}{list(array.shape)}" for array in arrays]
 
 
-def digest_of(*what):
+def layout_of(*what):
     """What `layout` gives: of anything that prints the same on all ranks."""
     return hashlib.sha256(repr(what).encode()).digest()
 
@@ -30,7 +30,41 @@ def share_arrays(arrays, names):
     share([array.reshape(-1).view(np.uint8) for array in arrays], "state", names)
 
 
-class VariablesState(ObjectState):
+class FrameworkState(ObjectState):
+    """Base: subclasses say how arrays are shared. Plain objects are keywords, which become attributes, as in `ObjectState`."""
+
+    is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
+
+    def __init__(self, **kwargs):
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
+        self._save_uncounted()
+
+    def restore(self):
+        """Everything as it was saved last."""
+        super().restore()
+        self.is_broken = False
+
+    def sync(self):
+        """Everything as it is on rank 0, but what is each rank's own; it counts as saved.
+
+        Raises
+        ------
+        ValueError
+            On all ranks: the arrays of a rank have another structure, other shapes or dtypes.
+        """
+        if self.is_broken:
+            self.restore()
+        self.share()
+
+    def share(self):
+        """Gives all ranks what rank 0 has."""
+        raise NotImplementedError()
+
+    def _synced(self):
+        self._save_uncounted()
+
+
+class VariablesState(FrameworkState):
     """Of variables, which stay the objects that they are, and plain objects. Subclasses say which and how they are read and written.
 
     Parameters
@@ -39,12 +73,7 @@ class VariablesState(ObjectState):
         Plain objects, which become attributes, as in `ObjectState`.
     """
 
-    is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
     _values = ()
-
-    def __init__(self, **kwargs):
-        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
-        self._save_uncounted()
 
     def shared(self):
         """The variables that all ranks have alike; as many, in the same order, on all of them."""
@@ -72,30 +101,17 @@ class VariablesState(ObjectState):
         """Everything as it was saved last."""
         self.write([*self.shared(), *self.own()], self._values)
         super().restore()
-        self.is_broken = False
 
-    def sync(self):
-        """Everything as it is on rank 0, but what is each rank's own; it counts as saved.
-
-        Raises
-        ------
-        ValueError
-            On all ranks: the variables of a rank have other shapes or dtypes.
-        """
-        if self.is_broken:
-            self.restore()
+    def share(self):
         variables = self.shared()
         values = self.read(variables)
         share_arrays(values, forms(values))
         self.write(variables, values)
-        super().sync()
-
-    def _synced(self):
-        self._save_uncounted()
+        ObjectState.sync(self)  # the plain objects
 
     def layout(self):
         """What must be the same on all ranks, for the launcher to compare."""
-        return digest_of(forms(self._values[: len(self.shared())]), sorted(self._saved_state))
+        return layout_of(forms(self._values[: len(self.shared())]), sorted(self._saved_state))
 
 
 def run_fn(func, text_of_loss):

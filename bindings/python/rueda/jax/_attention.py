@@ -17,7 +17,6 @@ from rueda.jax._internals import ad, batching, core, dispatch, effects, forget_f
 from rueda.jax._lowering import in_order, require_one_device
 
 
-
 class AttentionEffect(effects.Effect):
     """Of calls of attention, which stay in the order in which they stand."""
 
@@ -37,7 +36,7 @@ for _allowed in (
 forget_failed_tokens(IN_ORDER)
 
 _NONE = (-1, -1)  # place of a call that needs no job
-_lowered = []  # plans of programs, which may be run as long as the process lives
+_lowered = set()  # plans of programs, which may be run as long as the process lives
 
 
 def attention(plan, threads, q, k, v):
@@ -114,7 +113,7 @@ for each in (forward_p, backward_p, tangent_p):
 
 def _lower(ctx, *operands, plan, threads, place, is_backward):
     require_one_device(ctx.module_context)
-    _lowered.append(plan)
+    _lowered.add(plan)
     rule = jax.ffi.build_ffi_lowering_function(_library.ATTENTION, has_side_effect=True)
     call = functools.partial(
         rule,

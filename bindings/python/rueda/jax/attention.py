@@ -7,7 +7,7 @@ as many tokens each. Gradients come by ``jax.grad`` and ``jax.vjp``, inside of `
 are none by ``jax.jvp``, no second ones, and no ``jax.vmap``: the batch is the first dimension.
 """
 
-from rueda.attention import (
+from rueda.attention import (  # noqa: F401
     BlockMask,
     all_gather_attention,
     block_sparse_attention,
@@ -22,19 +22,3 @@ from rueda.attention import (
     shard_sequence,
     unshard_sequence,
 )
-
-__all__ = [
-    "BlockMask",
-    "all_gather_attention",
-    "block_sparse_attention",
-    "dilated_attention",
-    "merge_attention",
-    "position_ids",
-    "ring_attention",
-    "ring_attention_varlen",
-    "ring_block_sparse_attention",
-    "ring_dilated_attention",
-    "sequence_parallel_sets",
-    "shard_sequence",
-    "unshard_sequence",
-]

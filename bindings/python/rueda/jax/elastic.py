@@ -16,9 +16,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from rueda.common import basics
-from rueda.elastic._arrays import digest_of, forms, run_fn, share_arrays
-from rueda.elastic._state import ObjectState
+from rueda.elastic._arrays import FrameworkState, forms, layout_of, run_fn, share_arrays
 from rueda.jax import _library
 from rueda.jax.functions import broadcast_object, is_key
 
@@ -70,7 +68,7 @@ def _forms_in(trees):
     ]
 
 
-class JaxState(ObjectState):
+class JaxState(FrameworkState):
     """Pytrees of arrays (parameters, optimizer states, random keys) and plain objects; each becomes an attribute.
 
     What is saved is in host memory, so that steps may donate their arrays.
@@ -82,35 +80,18 @@ class JaxState(ObjectState):
         on all ranks. All else, and leaves that are no arrays, is plain: it may become anything, and travels pickled.
     """
 
-    is_broken = False  # a loss has ended a step, whose arrays may be donated and gone
-
     def __init__(self, **trees):
         has_arrays = (
             name for name, tree in trees.items() if any(isinstance(each, (jax.Array, np.ndarray)) for each in jax.tree.leaves(tree))
         )
         self._trees = sorted(has_arrays)
-        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **trees)
-        self._save_uncounted()
+        super().__init__(**trees)
 
     def save(self):
         """Keeps everything as it is, in this rank's memory."""
         self._saved_state = self._copy()
 
-    def restore(self):
-        """Everything as it was saved last."""
-        super().restore()
-        self.is_broken = False
-
-    def sync(self):
-        """Everything as it is on rank 0; it counts as saved.
-
-        Raises
-        ------
-        ValueError
-            On all ranks: a rank's pytrees have another structure, other shapes or dtypes.
-        """
-        if self.is_broken:
-            self.restore()
+    def share(self):
         saved = self._copy()
         trees = {name: saved.pop(name) for name in self._trees}
         leaves, form = jax.tree.flatten(trees)
@@ -119,13 +100,10 @@ class JaxState(ObjectState):
         leaves = [mine if isinstance(mine, _Kept) else other for mine, other in zip(leaves, others[0])]
         self._set_attrs({**others[1], **jax.tree.unflatten(form, leaves)})
 
-    def _synced(self):
-        self._saved_state = self._copy()
-
     def layout(self):
         """What must be the same on all ranks, for the launcher to compare."""
         trees = {name: self._saved_state[name] for name in self._trees}
-        return digest_of(_forms_in(trees), sorted(self._saved_state))
+        return layout_of(_forms_in(trees), sorted(self._saved_state))
 
     def _copy(self):
         return jax.tree.map(_Kept.of, {name: getattr(self, name) for name in self._saved_state})
