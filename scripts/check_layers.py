@@ -21,7 +21,7 @@ CUDA, NCCL = "collectives/cuda", "collectives/nccl"
 RENDEZVOUS, MEMBERSHIP = "runtime/rendezvous", "runtime/membership"
 NEGOTIATION, PLAN, ENGINE = "runtime/negotiation", "runtime/plan", "runtime/engine"
 FLIGHT, LIFE, TIMELINE = "runtime/observe/flight", "runtime/observe/life", "runtime/observe/timeline"
-COUNTERS = "runtime/observe/counters"
+COUNTERS, STATS = "runtime/observe/counters", "runtime/observe/stats"
 ATTENTION, LAUNCHER, TOOLS = "attention", "launcher", "launcher/tools"
 COMMAND, BINDING, JOB = "launcher/command", "launcher/binding", "launcher/job"
 PROCESSES, OUTPUT, REPORTS = "launcher/processes", "launcher/output", "launcher/observe"
@@ -31,7 +31,7 @@ ABI, CPP, COMPOSITION = "bindings/c/include", "bindings/cpp/include", "bindings/
 XLA, TENSORFLOW, CALLS = "bindings/xla", "bindings/tensorflow", "bindings/calls"
 
 COLLECTIVES = {BASE, HOST, KERNELS, TRANSPORT, DESC, SHM, ALGORITHMS, CUDA, NCCL}
-OBSERVE = {COUNTERS, FLIGHT, LIFE, TIMELINE}
+OBSERVE = {COUNTERS, STATS, FLIGHT, LIFE, TIMELINE}
 RUNTIME = {RENDEZVOUS, MEMBERSHIP, NEGOTIATION, PLAN, ENGINE} | OBSERVE
 # What the launcher's rooms may use of what lies below the launcher.
 BELOW_LAUNCHER = {BASE, HOST, PROTO, RENDEZVOUS} | OBSERVE
@@ -50,7 +50,8 @@ ARROWS: Dict[str, Set[str]] = {
     NCCL: {BASE, KERNELS, TRANSPORT, DESC, CUDA},
     RENDEZVOUS: {BASE, HOST, PROTO},
     COUNTERS: set(),
-    FLIGHT: {BASE, HOST, PROTO, COUNTERS},
+    STATS: {BASE},
+    FLIGHT: {BASE, HOST, PROTO, COUNTERS, STATS},
     LIFE: {BASE, HOST},
     TIMELINE: {BASE, HOST, DESC, PROTO, ENGINE},
     MEMBERSHIP: {BASE, HOST, PROTO, TRANSPORT, SHM, ALGORITHMS, RENDEZVOUS},

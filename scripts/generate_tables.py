@@ -271,6 +271,24 @@ inline constexpr {name}Row k{name}[] = {{
 """
 
 
+def stats_names():
+    names = "".join(f"    {cpp(one.name)},\n" for one in counters.STATS)
+    places = "".join(f"  {one.name},\n" for one in counters.STATS)
+    return cpp_file(counters, f"""#pragma once
+
+namespace rueda::stats {{
+
+// The place of each in Summary; a name never changes its meaning.
+enum Place : int {{
+{places}  kPlaces
+}};
+inline constexpr const char* kNames[] = {{
+{names}}};
+
+}}  // namespace rueda::stats
+""")
+
+
 def counters_header():
     return cpp_file(counters, f"""#pragma once
 
@@ -331,8 +349,9 @@ FILES = {
     "launcher/command/setting_flags.cc": setting_flags,
     "bindings/python/rueda/compat/horovod_settings.py": horovod_settings,
     "runtime/observe/counters/counters.h": counters_header,
+    "runtime/observe/stats/names.h": stats_names,
     "docs/settings.md": lambda: page("docs/settings.md", settings, {s.section for s in settings.SETTINGS}, settings_of),
-    "docs/counters.md": lambda: page("docs/counters.md", counters, {"COUNTERS", "PROGRESS", "SUMMARY"}, counters_of),
+    "docs/counters.md": lambda: page("docs/counters.md", counters, {"COUNTERS", "STATS", "PROGRESS", "SUMMARY"}, counters_of),
     "docs/migrating.md": lambda: page("docs/migrating.md", settings, {"variables"}, compat_table),
     "docs/horovodrun.md": lambda: page("docs/horovodrun.md", settings, {"horovodrun_flags"}, compat_table),
 }

@@ -227,6 +227,37 @@ int32_t rueda_counters(const rueda_context* context, int64_t* values, int32_t ma
   });
 }
 
+int32_t rueda_stats(rueda_context* context, rueda_stat* stats, int32_t max_count, int32_t reset) {
+  return guarded_value(-1, [&]() -> int32_t {
+    const MemberPtr member = try_use(context);
+    if (member == nullptr || (stats == nullptr && max_count > 0)) return -1;
+    const auto now = member->runtime->stats(reset != 0);
+    for (int32_t i = 0; i < std::min<int32_t>(rueda::stats::kPlaces, max_count); ++i)
+      stats[i] = {rueda::stats::kNames[i], now.summary[static_cast<size_t>(i)]};
+    return rueda::stats::kPlaces;
+  });
+}
+
+int32_t rueda_late_ranks(rueda_context* context, int32_t* ranks, double* seconds,
+                         int32_t max_count) {
+  return guarded_value(-1, [&]() -> int32_t {
+    const MemberPtr member = try_use(context);
+    if (member == nullptr || ((ranks == nullptr || seconds == nullptr) && max_count > 0)) return -1;
+    const auto now = member->runtime->stats(false);
+    const auto count = static_cast<int32_t>(now.late.size());
+    for (int32_t i = 0; i < std::min(count, max_count); ++i) {
+      ranks[i] = now.late[static_cast<size_t>(i)].rank;
+      seconds[i] = now.late[static_cast<size_t>(i)].seconds;
+    }
+    return count;
+  });
+}
+
+const char* rueda_transport(const rueda_context* context) {
+  const MemberPtr member = try_use(context);
+  return member == nullptr ? nullptr : member->runtime->transport();
+}
+
 const char* rueda_counter_name(int32_t index) {
   if (index < 0 || index >= static_cast<int32_t>(std::size(rueda::counters::kValues)))
     return nullptr;

@@ -35,6 +35,12 @@ int64_t bytes_of(const wire::Request& r) {
   return element_count(r.shape) * static_cast<int64_t>(size_of(r.dtype));
 }
 
+int64_t bytes_of(std::span<Request* const> requests) {
+  int64_t bytes = 0;
+  for (const Request* request : requests) bytes += bytes_of(request->announcement);
+  return bytes;
+}
+
 CollectiveDesc describe(std::span<const wire::Request* const> requests,
                         std::span<const SizesPtr> sizes, Rank ranks) {
   const wire::Request& first = *requests.front();

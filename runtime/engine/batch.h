@@ -16,6 +16,8 @@ namespace rueda::engine {
 
 // Bytes of its tensor.
 int64_t bytes_of(const wire::Request& request);
+// Of all their tensors.
+int64_t bytes_of(std::span<Request* const> requests);
 
 using negotiation::SizesPtr;
 

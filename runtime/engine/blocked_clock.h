@@ -1,8 +1,8 @@
-// BlockedClock: since when a thread of the user's sleeps because it waits for a request, and how
-// long threads have slept so far. Says what waiting costs, without a clock on any path that does
-// not sleep.
+// BlockedClock: since when a thread of the user's is blocked because it waits for a request, and how
+// long threads have been so far. There is one of threads that sleep, so that no path that does not
+// sleep reads a clock, and one of all that wait, asleep or doing the coordinator's work meanwhile.
 //
-// Threads: any. Threads that go to sleep and wake in the same moment may blur each other's times.
+// Threads: any. Threads that begin and end in the same moment may blur each other's times.
 #pragma once
 
 #include <atomic>
@@ -13,35 +13,45 @@ namespace rueda::engine {
 
 class BlockedClock {
  public:
-  // Times are kept there from now on, where others read them too. Before anybody sleeps; borrowed.
+  // Times are kept there from now on, where others read them too. Before anybody is blocked; borrowed.
   void show(std::atomic<int64_t>* since, std::atomic<int64_t>* total) {
     since_ = since;
     total_ = total;
   }
-  // Nanoseconds of the monotonic clock; 0: nobody sleeps.
+  // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread looks
+  // for signals, is one.
   int64_t since() const {
-    return sleepers_.load(std::memory_order_relaxed) > 0 ? since_->load(std::memory_order_relaxed)
-                                                         : 0;
+    return threads_.load(std::memory_order_relaxed) > 0 ? whole_since_.load(std::memory_order_relaxed)
+                                                        : 0;
   }
 
-  // A thread sleeps as long as this lives. clock: may be null.
-  class Sleep {
+  // A thread is blocked as long as this lives. clock: may be null.
+  class Blocked {
    public:
-    explicit Sleep(BlockedClock* clock) : clock_(clock) {
-      if (clock_ != nullptr && clock_->sleepers_.fetch_add(1, std::memory_order_relaxed) == 0)
-        clock_->since_->store(clock_ns(), std::memory_order_relaxed);
-    }
-    ~Sleep() {
-      if (clock_ == nullptr) return;
-      // Nobody may take this sleep's begin for that of the next one.
-      if (clock_->sleepers_.load(std::memory_order_relaxed) == 1) {
-        const int64_t since = clock_->since_->exchange(0, std::memory_order_relaxed);
-        if (since != 0) clock_->total_->fetch_add(clock_ns() - since, std::memory_order_release);
+    explicit Blocked(BlockedClock* clock) : clock_(clock) {
+      if (clock_ == nullptr || clock_->threads_.load(std::memory_order_relaxed) > 0) {
+        if (clock_ != nullptr) clock_->threads_.fetch_add(1, std::memory_order_relaxed);
+        return;
       }
-      clock_->sleepers_.fetch_sub(1, std::memory_order_release);
+      const int64_t now = clock_ns();
+      if (now - clock_->until_.load(std::memory_order_relaxed) > kSlice)
+        clock_->whole_since_.store(now, std::memory_order_relaxed);
+      clock_->since_->store(now, std::memory_order_relaxed);
+      clock_->threads_.fetch_add(1, std::memory_order_relaxed);
     }
-    Sleep(const Sleep&) = delete;
-    Sleep& operator=(const Sleep&) = delete;
+    ~Blocked() {
+      if (clock_ == nullptr) return;
+      // Nobody may take this one's begin for that of the next one.
+      if (clock_->threads_.load(std::memory_order_relaxed) == 1) {
+        const int64_t since = clock_->since_->exchange(0, std::memory_order_relaxed);
+        const int64_t now = clock_ns();
+        clock_->until_.store(now, std::memory_order_relaxed);
+        if (since != 0) clock_->total_->fetch_add(now - since, std::memory_order_release);
+      }
+      clock_->threads_.fetch_sub(1, std::memory_order_release);
+    }
+    Blocked(const Blocked&) = delete;
+    Blocked& operator=(const Blocked&) = delete;
 
    private:
     static int64_t clock_ns() {
@@ -52,8 +62,11 @@ class BlockedClock {
   };
 
  private:
-  std::atomic<int> sleepers_{0};
+  std::atomic<int> threads_{0};
+  static constexpr int64_t kSlice = 200'000;  // between two slices of a wait
+
   std::atomic<int64_t> own_since_{0}, own_total_{0};
+  std::atomic<int64_t> whole_since_{0}, until_{0};
   std::atomic<int64_t>* since_ = &own_since_;
   std::atomic<int64_t>* total_ = &own_total_;
 };

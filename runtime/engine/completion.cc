@@ -37,6 +37,7 @@ void Completion::set_awaited() {
 Status Completion::wait(std::chrono::nanoseconds timeout) {
   if (done()) return status_;
   RUEDA_RETURN_IF_ERROR(check_may_wait());
+  const BlockedClock::Blocked waiting(helper_ ? &helper_->waiting : nullptr);
   Helper::Deadline deadline;
   if (timeout.count() >= 0) deadline = std::chrono::steady_clock::now() + timeout;
   if (helper_ && timeout.count() != 0) helper_->help(this, deadline);
@@ -53,7 +54,7 @@ const Status& Completion::sleep() {
 Status Completion::sleep_until(const Helper::Deadline& deadline, std::chrono::nanoseconds timeout) {
   if (done()) return status_;
   set_awaited();
-  const BlockedClock::Sleep sleeping(helper_ ? &helper_->blocked : nullptr);
+  const BlockedClock::Blocked sleeping(helper_ ? &helper_->blocked : nullptr);
   while (!done()) {
     uint32_t expected = kPending;
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);

@@ -37,8 +37,9 @@ class Helper {
   // The calling thread is blocked on it: it may do the coordinator's work itself for a while.
   // Returns when it has ended, the deadline has passed, or sleeping is better.
   virtual void help(Completion* awaited, const Deadline& deadline) = 0;
-  // Threads that sleep until an operation ends say so here.
-  BlockedClock blocked;
+  // Threads that sleep until an operation ends say so here; those that wait, asleep or helping,
+  // there.
+  BlockedClock blocked, waiting;
 };
 
 class Completion {

@@ -273,6 +273,7 @@ LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
   around.now = [] { return timeline::nanos(Clock::now()); };
   around.name = [this](const Stragglers::Finding& finding) { name_straggler(finding); };
   around.worst = [this](const wire::Waited& waited) { flight_->waited(waited); };
+  around.late = [this](Rank rank, int64_t cost) { flight_->stats().late(rank, cost); };
   return around;
 }
 

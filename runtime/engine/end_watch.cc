@@ -68,7 +68,9 @@ Result<std::optional<size_t>> Completion::wait_any(std::span<Completion* const> 
     one->add(&watch);
     one->set_awaited();
   }
-  const BlockedClock::Sleep sleeping(pending->helper_ ? &pending->helper_->blocked : nullptr);
+  Helper* const helper = pending->helper_.get();
+  const BlockedClock::Blocked waiting(helper ? &helper->waiting : nullptr);
+  const BlockedClock::Blocked sleeping(helper ? &helper->blocked : nullptr);
   while (true) {
     const uint32_t rung = watch.rung();
     if (const auto place = look(); place || pending == nullptr) return place;

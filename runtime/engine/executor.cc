@@ -36,7 +36,7 @@ void Executor::launch(const wire::Response& response, std::vector<Request*> memb
   batch->kind = response.kind;
   batch->members = std::move(members);
   batch->number = static_cast<uint64_t>(totals_.batches);
-  batch->begun = timeline::nanos(std::chrono::steady_clock::now());
+  batch->begun = flight_->stats().batch_begun();
   count(batch->members.size());
   std::vector<const wire::Request*> requests;
   for (size_t i = 0; i < batch->members.size(); ++i) {
@@ -127,8 +127,7 @@ bool Executor::advance_running() {
 }
 
 void Executor::record(const Batch& batch, std::span<Request* const> members) {
-  int64_t bytes = 0;
-  for (const Request* member : members) bytes += bytes_of(member->announcement);
+  const int64_t bytes = bytes_of(members);
   timeline::BatchRun run{{batch.generation, batch.number, process_set_},
                          batch.kind,
                          bytes,
@@ -144,6 +143,11 @@ void Executor::record(const Batch& batch, std::span<Request* const> members) {
 void Executor::end(Negotiated* batch, const Status& status) {
   const int64_t now = stage_clock();
   if (batch->recorded) record(*batch, batch->members);
+  if (status.ok())
+    flight_->stats().batch_ended(batch->kind, batch->begun, batch->members.size(),
+                                 bytes_of(batch->members), false);
+  else
+    flight_->stats().batch_dropped();
   for (Request* member : batch->members) {
     flight_->ended(member->flight, now, status.ok());
     member->flight = 0;
@@ -179,7 +183,11 @@ bool Executor::advance_messages() {
     }
     std::list<Message> ended;
     ended.splice(ended.end(), messages_, it++);
-    ends_.finish(ended.front().request, ended.front().transfer.status());
+    const Status& status = ended.front().transfer.status();
+    Request* const request = ended.front().request;
+    const wire::Request& asked = request->announcement;
+    if (status.ok()) flight_->stats().message_ended(asked.kind, bytes_of(asked));
+    ends_.finish(request, status);
     moved = true;
   }
   return moved;

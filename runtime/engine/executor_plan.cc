@@ -127,9 +127,10 @@ void Executor::enter(std::span<const plan::OpHandle> handles) {
   batch.flight = flight_->entered(batch.templates, handles.size(), number,
                                   timeline::nanos(request_of(handles.front()).since));
   batch.recorded = recorder_->on();
+  if (number % plan_.size() == 0) flight_->stats().round_begins();
+  batch.begun = flight_->stats().batch_begun();
   if (batch.recorded) {
     batch.times = {};
-    batch.begun = stage_clock();
     recorder_->batch_begun(batch.begun);
     if (number % plan_.size() == 0) recorder_->cycle(batch.begun);
   }
@@ -178,11 +179,11 @@ bool Executor::call_devices() {
 }
 
 void Executor::end(Planned* batch) {
-  if (batch->recorded) {
-    members_.clear();
-    for (const plan::OpHandle handle : batch->handles) members_.push_back(&request_of(handle));
-    record(*batch, members_);
-  }
+  members_.clear();
+  for (const plan::OpHandle handle : batch->handles) members_.push_back(&request_of(handle));
+  if (batch->recorded) record(*batch, members_);
+  flight_->stats().batch_ended(batch->kind, batch->begun, members_.size(), bytes_of(members_),
+                               true);
   flight_->finished(batch->flight, batch->handles.size());
   ++totals_.planned_batches;
   count(batch->handles.size());
@@ -230,6 +231,7 @@ std::vector<plan::OpHandle> Executor::end_plan(uint64_t first) {
   for (uint64_t number = first; number < entered_; ++number) {
     const Planned& batch = at(number);
     flight_->finished(batch.flight, 0);
+    flight_->stats().batch_dropped();
     if (batch.recorded) recorder_->batch_dropped(stage_clock());
     handles.insert(handles.end(), batch.handles.begin(), batch.handles.end());
   }

@@ -56,6 +56,7 @@ void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
   if (pace != nullptr) slept = pace->slept.load(std::memory_order_relaxed);
   stragglers_.late(rank, cost, now, slept);
   around_.worst(stragglers_.worst());
+  around_.late(rank, cost);
   if (!speaks || named_[static_cast<size_t>(rank)]) return;
   const auto finding = stragglers_.judge(rank, now, slept);
   if (!finding) return;

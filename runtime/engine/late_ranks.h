@@ -46,6 +46,8 @@ class LateRanks {
     std::function<void(const Stragglers::Finding&)> name;
     // The rank that this one's threads have waited for longest so far.
     std::function<void(const wire::Waited&)> worst;
+    // Its threads have slept so long until that rank came.
+    std::function<void(Rank, Nanos)> late;
   };
   // The job begins.
   explicit LateRanks(Around around);

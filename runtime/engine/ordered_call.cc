@@ -287,7 +287,8 @@ Result<CallSteps*> OrderedGroup::agree_by_telling(Call* call) {
 
 // An error: a GPU has no memory for a result.
 Status OrderedGroup::run(Call* call) {
-  call->begun = stage_clock();
+  call->begun = shared_.flight->stats().batch_begun();
+  call->running = true;
   call->recorded = shared_.recorder->on();
   call->times = {};
   if (call->recorded) shared_.recorder->batch_begun(call->begun);
@@ -327,6 +328,8 @@ Status OrderedGroup::run(Call* call) {
 
 // What its members' ends lead to comes through the queue.
 void OrderedGroup::end(CallPtr call, const Status& status) {
+  count(*call, status.ok());
+  call->running = false;
   if (call->recorded && status.ok()) record(*call);
   if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock());
   call->recorded = false;
@@ -355,9 +358,19 @@ void OrderedGroup::see_device_ends(Call* call) {
   }
 }
 
+void OrderedGroup::count(const Call& call, bool well) {
+  stats::Stats& stats = shared_.flight->stats();
+  if (call.running && !well) return stats.batch_dropped();
+  if (!well || call.members.empty()) return;
+  const CollectiveKind kind = call.members.front()->announcement.kind;
+  if (call.running)
+    stats.batch_ended(kind, call.begun, call.members.size(), bytes_of(call.members), false);
+  else
+    stats.message_ended(kind, 0);  // its entry was all there was of it
+}
+
 void OrderedGroup::record(const Call& call) {
-  int64_t bytes = 0;
-  for (const Request* member : call.members) bytes += bytes_of(member->announcement);
+  const int64_t bytes = bytes_of(call.members);
   timeline::BatchRun run{{0, call.number, flight_set_},
                          call.members.front()->announcement.kind,
                          bytes,

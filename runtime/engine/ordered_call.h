@@ -31,6 +31,7 @@ struct OrderedGroup::Call {
   timeline::Nanos begun = 0;
   StageTimes times;
   bool recorded = false;  // somebody recorded when it began
+  bool running = false;   // from its beginning to its end
 };
 
 }  // namespace rueda::engine

@@ -168,6 +168,7 @@ class OrderedGroup {
   Status run(Call* call);
   void end(CallPtr call, const Status& status);
   static void see_device_ends(Call* call);
+  void count(const Call& call, bool well);
   void record(const Call& call);
 
   // ---- ordered_memory.cc: what large calls go through

@@ -137,6 +137,7 @@ void ProgressEngine::run(Request* request, const Deadline& deadline) {
     if (coordinator_ != nullptr) {
       coordinator_->take_requests();  // what this thread had started before comes before
       coordinator_->take(request);
+      const BlockedClock::Blocked blocked_here(&waiting);
       drive(request, deadline);
     } else {
       queue_->push(request);
@@ -158,11 +159,11 @@ void ProgressEngine::help(Completion* awaited, const Deadline& deadline) {
 // the progress lock, or it takes too long.
 void ProgressEngine::drive(Completion* awaited, const Deadline& deadline) {
   if (coordinator_ == nullptr) return;
-  host::Waiting waiting(policy_);
+  host::Waiting patience(policy_);
   int looks = 0;
   while (!awaited->done() && !coordinator_->ended()) {
     const bool moved = coordinator_->advance();
-    if (moved) waiting.restart();
+    if (moved) patience.restart();
     if (awaited->done()) return;
     if (++looks == kLooksBeforeDisarming) {
       // It takes longer: peers need not wake the background thread for what is seen here anyway.
@@ -174,7 +175,7 @@ void ProgressEngine::drive(Completion* awaited, const Deadline& deadline) {
         std::chrono::steady_clock::now() >= *deadline) {
       return;
     }
-    if (progress_lock_.contended() || (!moved && !waiting.next())) return;
+    if (progress_lock_.contended() || (!moved && !patience.next())) return;
   }
 }
 

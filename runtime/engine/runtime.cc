@@ -16,8 +16,19 @@ host::WaitPolicy wait_policy_of(const membership::Joined& joined) {
   return host::WaitPolicy::measure(joined.membership.local_size, joined.membership.local_pids());
 }
 
-flight::Identity identity_of(const membership::Membership& all) {
-  return {all.rank, all.size, all.epoch, all.hosts[static_cast<size_t>(all.rank)], ""};
+// How tensors of the host reach the other ranks.
+const char* transport_of(const Config& config, const membership::Joined& joined) {
+  if (joined.memory.has_all()) return "shm";
+  const bool by_mpi = config.transport == "mpi" || config.transport == "mpi-only";
+  const bool shares = joined.memory.own() != nullptr && joined.membership.local_size > 1;
+  if (shares) return by_mpi ? "shm+mpi" : "shm+tcp";
+  return by_mpi ? "mpi" : "tcp";
+}
+
+flight::Identity identity_of(const Config& config, const membership::Joined& joined) {
+  const membership::Membership& all = joined.membership;
+  const std::string& host = all.hosts[static_cast<size_t>(all.rank)];
+  return {all.rank, all.size, all.epoch, host, "", transport_of(config, joined)};
 }
 
 std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer ringer) {
@@ -46,7 +57,7 @@ timeline::Origin origin_of(const membership::Joined& joined) {
 Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
                                                  std::unique_ptr<membership::Joined> joined,
                                                  Agents agents) {
-  auto flight = flight::FlightRecorder::open(agents.flight_fd, identity_of(joined->membership));
+  auto flight = flight::FlightRecorder::open(agents.flight_fd, identity_of(config, *joined));
   if (flight == nullptr) {
     return Status(Code::kResourceExhausted,
                   "no memory for the flight recorder (" +
@@ -83,6 +94,10 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
       coordinator_(config_, queue_,
                    {&joined_->membership, &joined_->fabric, &joined_->memory, &agents_, machine_,
                     &sets_, &recorder_, flight_.get(), &progress_->blocked, &counters_}) {
+  stats_since_ = stats::read(flight_->stats_page());
+  stats_since_ns_ = stats::Stats::now();
+  stats::Page& page = flight_->stats().page();
+  progress_->waiting.show(&page.waiting_since, &page.waiting_ns);
   progress_->attach(&coordinator_, &joined_->fabric, agents_.life.get());
   if (flight_->is_shared()) {
     const flight::StackDump stacks = flight::stack_dump();
@@ -143,6 +158,10 @@ Status Runtime::start_timeline(const std::string& path, bool mark_cycles) {
 void Runtime::mark(const std::string& name, timeline::Mark mark) {
   if (agents_.life && mark == timeline::Mark::kBegin && name == "optimizer step")
     agents_.life->step_begins();
+  stats::Stats& stats = flight_->stats();
+  if (mark == timeline::Mark::kBegin && name == "optimizer step") stats.step_begins();
+  if (mark == timeline::Mark::kBegin && name == "data") stats.data_wait_begins();
+  if (mark == timeline::Mark::kEnd && name == "data") stats.data_wait_ends();
   recorder_.mark(name, mark);
 }
 
@@ -197,6 +216,22 @@ counters::Values Runtime::counters() {
   }
   return now;
 }
+
+Runtime::Stats Runtime::stats(bool reset) {
+  const std::lock_guard lock(stats_mutex_);
+  const stats::Numbers now = stats::read(flight_->stats_page());
+  const stats::Stats::Nanos at = stats::Stats::now();
+  const double passed = static_cast<double>(at - stats_since_ns_) * 1e-9;
+  Stats out{stats::summarize(now, stats_since_, passed, membership().size, at),
+            stats::late_ranks(now, stats_since_)};
+  if (reset) {
+    stats_since_ = stats::as_of(now, at);
+    stats_since_ns_ = at;
+  }
+  return out;
+}
+
+const char* Runtime::transport() const { return transport_of(config_, *joined_); }
 
 int64_t Runtime::counter(std::string_view name) {
   for (const counters::ValuesRow& row : counters::kValues) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "runtime/membership/join.h"
 #include "runtime/observe/counters/published.h"
 #include "runtime/observe/flight/flight_recorder.h"
+#include "runtime/observe/stats/summary.h"
 
 namespace rueda::engine {
 
@@ -107,6 +109,15 @@ class Runtime {
   std::optional<life::LostRank> lost(Rank suspect = -1) const;
   // As they are now. Any thread.
   counters::Values counters();
+  // What this rank did since the runtime began, or since the last reset. Any thread; takes no lock
+  // that a step needs.
+  struct Stats {
+    stats::Summary summary;
+    std::vector<stats::Late> late;  // for whom its threads have waited
+  };
+  Stats stats(bool reset);
+  // How tensors of the host reach other ranks: "shm", "tcp", "mpi", "shm+tcp", "shm+mpi".
+  const char* transport() const;
   // One by its name; -1 for an unknown one.
   int64_t counter(std::string_view name);
 
@@ -135,6 +146,9 @@ class Runtime {
   timeline::Recorder recorder_;
   const std::unique_ptr<flight::FlightRecorder> flight_;
   Coordinator coordinator_;
+  std::mutex stats_mutex_;
+  stats::Numbers stats_since_;
+  stats::Stats::Nanos stats_since_ns_ = 0;
   std::thread thread_;
 };
 

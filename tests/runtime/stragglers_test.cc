@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <thread>
 #include <vector>
 
 #include "runtime/engine/late_ranks.h"
@@ -197,6 +198,7 @@ class Ranks {
         named.push_back({rank, finding.rank});
       };
       around.worst = [](const wire::Waited&) {};
+      around.late = [](Rank, int64_t) {};
       late_.emplace_back(std::move(around));
     }
   }
@@ -212,7 +214,7 @@ class Ranks {
   // Behind the real one, which says since when threads sleep.
   Nanos now_ = std::chrono::steady_clock::now().time_since_epoch().count() + 3600 * kSecond;
   BlockedClock blocked_;
-  std::optional<BlockedClock::Sleep> asleep_;
+  std::optional<BlockedClock::Blocked> asleep_;
   std::vector<std::unique_ptr<host::Pace>> paces_;
   std::deque<LateRanks> late_;
 };
@@ -371,14 +373,28 @@ TEST_CASE("nobody sleeps unless a thread does", "[stragglers]") {
   BlockedClock blocked;
   CHECK(blocked.since() == 0);
   {
-    const BlockedClock::Sleep one(&blocked);
+    const BlockedClock::Blocked one(&blocked);
     const auto since = blocked.since();
     CHECK(since > 0);
-    const BlockedClock::Sleep two(&blocked);
+    const BlockedClock::Blocked two(&blocked);
     CHECK(blocked.since() == since);
-    const BlockedClock::Sleep nobody(nullptr);
+    const BlockedClock::Blocked nobody(nullptr);
   }
   CHECK(blocked.since() == 0);
+}
+
+TEST_CASE("a wait in slices is one", "[stragglers]") {
+  BlockedClock blocked;
+  Nanos begun = 0;
+  for (int slice = 0; slice < 5; ++slice) {
+    const BlockedClock::Blocked one(&blocked);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (slice == 0) begun = blocked.since();
+    CHECK(blocked.since() == begun);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it computes
+  const BlockedClock::Blocked another(&blocked);
+  CHECK(blocked.since() > begun);
 }
 
 }  // namespace

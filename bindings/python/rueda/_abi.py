@@ -151,6 +151,12 @@ class Epoch(ctypes.Structure):
     ]
 
 
+class Stat(ctypes.Structure):
+    """rueda_stat"""
+
+    _fields_ = [("name", _char_p), ("value", _double)]
+
+
 class AttentionSpec(ctypes.Structure):
     """rueda_attention_spec"""
 
@@ -305,6 +311,9 @@ FUNCTIONS = {
     "rueda_counter": (_int64, [_void_p, _char_p]),
     "rueda_counters": (_int32, [_void_p, _pointer(_int64), _int32]),
     "rueda_counter_name": (_char_p, [_int32]),
+    "rueda_stats": (_int32, [_void_p, _pointer(Stat), _int32, _int32]),
+    "rueda_late_ranks": (_int32, [_void_p, _pointer(_int32), _void_p, _int32]),
+    "rueda_transport": (_char_p, [_void_p]),
     "rueda_start_timeline": (_int32, [_void_p, _char_p, _int32, _pointer(Error)]),
     "rueda_stop_timeline": (_int32, [_void_p, _pointer(Error)]),
     "rueda_mark": (_int32, [_void_p, _char_p, _int32]),

@@ -97,6 +97,11 @@ class _Entry:
         return all([r.memory_released() for r in self.requests])
 
 
+def _is_real(name):
+    """Of a number among the stats."""
+    return "seconds" in name or name.endswith("_share")
+
+
 class Runtime:
     """The process's default context. One instance, at the end of this file."""
 
@@ -308,6 +313,8 @@ class Runtime:
             raise ValueError(_not_initialized())
         return place
 
+    _stats = []  # name and type of each
+
     def counter(self, name):
         context = self.require_context()
         value = _lib.rueda_counter(context, name.encode())
@@ -322,6 +329,23 @@ class Runtime:
         if _lib.rueda_counters(context, values, len(values)) != len(values):
             self._require_same(context)
         return {_lib.rueda_counter_name(i).decode(): value for i, value in enumerate(values)}
+
+    def stats(self, reset):
+        """`rueda.stats` of this rank."""
+        context = self.require_context()
+        ranks, seconds = (ctypes.c_int32 * 64)(), (ctypes.c_double * 64)()
+        late = _lib.rueda_late_ranks(context, ranks, seconds, 64)
+        values, transport = (_ffi.Stat * 64)(), _lib.rueda_transport(context)
+        count = _lib.rueda_stats(context, values, len(values), reset)
+        if count < 0 or transport is None:
+            self._require_same(context)
+        if len(self._stats) != count:
+            names = [values[i].name.decode() for i in range(count)]
+            self._stats = [(name, float if _is_real(name) else int) for name in names]
+        found = {name: number(values[i].value) for i, (name, number) in enumerate(self._stats)}
+        found["late_ranks"] = {ranks[i]: seconds[i] for i in range(max(0, late))}
+        found["transport"] = transport.decode()
+        return found
 
     def lost(self, rank=-1):
         """The `_ffi.Lost` of the rank that was lost first, or None.

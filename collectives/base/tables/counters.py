@@ -67,6 +67,51 @@ COUNTERS = (
         "the most that there can be (RUEDA_HEAP_BYTES)"),
 )
 
+_ENGINE, _WAITS, _MARKS = "executors", "waiting threads", "the framework's binding"
+_KINDS = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "send", "recv", "reduce",
+    "gather", "scatter")
+
+# rueda_stats in C, Context::stats in C++, rueda.stats() in Python: of this rank, since init or the last reset. A name
+# never changes its meaning.
+STATS = (
+    Counter("seconds", "seconds", SUM, "the clock",
+        "time that these numbers are about"),
+    Counter("size", "ranks", GAUGE, "the job",
+        "ranks of the job"),
+    Counter("operations", "operations", SUM, _ENGINE,
+        "collectives and messages that have ended well, as the program asked for them: one for each tensor"),
+    Counter("bytes", "bytes", SUM, _ENGINE,
+        "bytes of these on this rank: of what it gave; of a recv, of what came"),
+    Counter("batches", "batches", SUM, _ENGINE,
+        "collectives that were run, each of one tensor or of several fused"),
+    Counter("planned_batches", "batches", SUM, _ENGINE,
+        "of these, those of a step plan: they ran without a message"),
+    Counter("planned_share", "of 1", GAUGE, _ENGINE,
+        "planned_batches of batches"),
+    *(Counter(f"{kind}_operations", "operations", SUM, _ENGINE, f"of operations, {kind}") for kind in _KINDS),
+    *(Counter(f"{kind}_bytes", "bytes", SUM, _ENGINE, f"of bytes, {kind}") for kind in _KINDS),
+    Counter("collective_seconds_mean", "seconds", GAUGE, _ENGINE,
+        "of a batch, from its start until its end on this rank, waiting for other ranks included"),
+    Counter("collective_seconds_p95", "seconds", GAUGE, _ENGINE,
+        "95 of 100 batches took no longer; to an eighth"),
+    Counter("busy_seconds", "seconds", SUM, _ENGINE,
+        "time in which a batch was under way"),
+    Counter("overlapped_share", "of 1", GAUGE, _ENGINE,
+        "of busy_seconds, what passed while no thread of the program waited: what computing has hidden"),
+    Counter("waiting_seconds", "seconds", SUM, _WAITS,
+        "time in which a thread of the program waited for an operation"),
+    Counter("late_ranks_seconds", "seconds", SUM, _WAITS,
+        "of that, how long threads slept because another rank had not come yet"),
+    Counter("steps", "steps", SUM, _MARKS,
+        "optimizer steps begun; where no wrapped optimizer tells of them, rounds of a step plan"),
+    Counter("step_seconds_mean", "seconds", GAUGE, _MARKS,
+        "from the beginning of a step to that of the next"),
+    Counter("step_seconds_p95", "seconds", GAUGE, _MARKS,
+        "95 of 100 steps took no longer; to an eighth"),
+    Counter("data_wait_seconds", "seconds", SUM, "rueda.data, or marks named data",
+        "time in which the program waited for its next batch of data"),
+)
+
 # "counters" of rueda status --json: how far each rank is, as its agent has seen it last.
 PROGRESS = (
     Counter("submitted", "operations", SUM, _RECORDER,

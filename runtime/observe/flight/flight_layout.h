@@ -8,6 +8,7 @@
 //   ...       Record[]    the last kRecords operations that were submitted one by one, a ring
 //   ...       Record[]    members of step plans, as they were when their plan began, a ring
 //   ...       PlanEntry[] the last kPlanEntries batches of step plans, a ring
+//   ...       stats::Page what the process has done so far, through all epochs
 //
 // All fields are written as single words, so that a reader sees each whole; a Record is whole when
 // its stamp is the same before and after it was read. Times are CLOCK_MONOTONIC in nanoseconds, 0:
@@ -17,10 +18,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/observe/stats/stats_page.h"
+
 namespace rueda::flight {
 
 inline constexpr uint64_t kMagic = 0x31544c4641445552;  // "RUDAFLT1"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr size_t kRecords = 4096;
 inline constexpr size_t kTemplates = 2048;
 inline constexpr size_t kPlanEntries = 4096;
@@ -125,14 +128,17 @@ inline constexpr size_t kSitesOffset = kMailOffset + 4096;
 inline constexpr size_t kRecordsOffset = kSitesOffset + kSites * sizeof(Site);
 inline constexpr size_t kTemplatesOffset = kRecordsOffset + kRecords * sizeof(Record);
 inline constexpr size_t kPlanOffset = kTemplatesOffset + kTemplates * sizeof(Record);
-inline constexpr size_t kTotalBytes = kPlanOffset + kPlanEntries * sizeof(PlanEntry);
+inline constexpr size_t kStatsOffset = kPlanOffset + kPlanEntries * sizeof(PlanEntry);
+inline constexpr size_t kTotalBytes = kStatsOffset + sizeof(stats::Page);
+static_assert(kStatsOffset % 64 == 0);
 
 constexpr uint64_t layout_hash() {
   uint64_t hash = 0xcbf29ce484222325;
   for (const uint64_t value :
        {uint64_t{sizeof(Header)}, uint64_t{offsetof(Header, submitted)}, uint64_t{sizeof(Record)},
         uint64_t{offsetof(Record, kind)}, uint64_t{offsetof(Record, shape)}, uint64_t{kRecords},
-        uint64_t{kTemplates}, uint64_t{kPlanEntries}, uint64_t{kSites}, uint64_t{kTotalBytes}}) {
+        uint64_t{kTemplates}, uint64_t{kPlanEntries}, uint64_t{kSites}, uint64_t{kStatsOffset},
+        uint64_t{kTotalBytes}}) {
     hash = (hash ^ value) * 0x100000001b3;
   }
   return hash;

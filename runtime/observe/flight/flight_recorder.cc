@@ -84,12 +84,15 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
     auto* const header = static_cast<Header*>(at);
     std::atomic_ref<int32_t> owner(header->pid);
     int32_t none = owner.load();
+    const int32_t was = none;
     const bool is_free = none == 0 || none == getpid() ||
                          (std::atomic_ref<int32_t>(header->left).load() != 0 &&
                           kill(none, 0) != 0 && errno == ESRCH);
     if (!is_free || !owner.compare_exchange_strong(none, getpid())) {
       munmap(at, kTotalBytes);
       at = nullptr;
+    } else if (was != getpid()) {
+      std::memset(static_cast<std::byte*>(at) + kStatsOffset, 0, kTotalBytes - kStatsOffset);
     }
   }
   if (at == nullptr) {
@@ -97,7 +100,7 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
     at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return nullptr;
   }
-  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder(static_cast<std::byte*>(at), shared));
+  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder(static_cast<std::byte*>(at), shared, identity));
   recorder->begin(identity);
   return recorder;
 }
@@ -120,7 +123,7 @@ void FlightRecorder::begin(const Identity& identity) {
   uint64_t words[sizeof(Header) / kWord];
   std::memcpy(words, &begun, sizeof(begun));
   put(&header().magic, 0, std::memory_order_release);
-  std::memset(base_ + kMailOffset, 0, kTotalBytes - kMailOffset);  // of an earlier init
+  std::memset(base_ + kMailOffset, 0, kStatsOffset - kMailOffset);  // of an earlier init
   for (size_t i = 1; i < std::size(words); ++i)
     put(reinterpret_cast<uint64_t*>(base_) + i, words[i]);
   put(&header().magic, kMagic, std::memory_order_release);

@@ -22,6 +22,7 @@
 #include "collectives/base/types.h"
 #include "proto/messages.h"
 #include "runtime/observe/flight/flight_layout.h"
+#include "runtime/observe/stats/stats.h"
 
 namespace rueda::flight {
 
@@ -30,6 +31,7 @@ struct Identity {
   Rank size = 1;
   uint64_t epoch = 0;
   std::string host, job;
+  std::string transport;  // "shm"; for the stats
 };
 
 int64_t now_ns();
@@ -93,12 +95,19 @@ class FlightRecorder {
     put(&header().waited, static_cast<uint64_t>(longest.rank) << kWaitedShift | milliseconds);
   }
 
+  stats::Stats& stats() { return stats_; }
+  const stats::Page& stats_page() const { return *page_of(base_); }
+
   void can_show_stacks(int signal, int fd);
   void leave();
   std::string mail() const;
 
  private:
-  FlightRecorder(std::byte* base, bool shared) : base_(base), shared_(shared) {}
+  FlightRecorder(std::byte* base, bool shared, const Identity& identity)
+      : base_(base), shared_(shared), stats_(page_of(base), identity.transport) {}
+  static stats::Page* page_of(std::byte* base) {
+    return reinterpret_cast<stats::Page*>(base + kStatsOffset);
+  }
   static void put(uint64_t* at, uint64_t value,
                   std::memory_order order = std::memory_order_relaxed) {
     std::atomic_ref<uint64_t>(*at).store(value, order);
@@ -117,6 +126,7 @@ class FlightRecorder {
 
   std::byte* base_;
   const bool shared_;
+  stats::Stats stats_;
   std::atomic<uint64_t> next_{0};
   std::atomic<uint64_t> ended_{0};
   uint64_t templates_ = 0;

@@ -110,6 +110,18 @@ class Context {
     return named;
   }
 
+  // What this rank did since init or the last reset, by name: docs/counters.md.
+  std::map<std::string, double> stats(bool reset = false) {
+    std::vector<rueda_stat> all(
+        static_cast<std::size_t>(std::max(rueda_stats(handle(), nullptr, 0, 0), 0)));
+    rueda_stats(handle(), all.data(), static_cast<std::int32_t>(all.size()), reset ? 1 : 0);
+    std::map<std::string, double> named;
+    for (const rueda_stat& one : all) {
+      if (one.name != nullptr) named[one.name] = one.value;
+    }
+    return named;
+  }
+
   // True on all ranks at the same call once one of them was asked to stop by a signal; see
   // rueda_should_stop. Collective.
   bool should_stop() {

@@ -41,6 +41,7 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "stats",
     "stop_timeline",
 ]
 
@@ -186,6 +187,27 @@ def counter(name):
 def counters():
     """All counters of this rank, as a dict by name."""
     return runtime.counters()
+
+
+def stats(reset=False, all_ranks=False):
+    """What this rank did since init or the last reset, as a dict; docs/counters.md says what each entry is.
+
+    Numbers by their names, ``"transport"``, and ``"late_ranks"``: seconds by rank for which threads of this
+    one have slept until that rank came (-1: others). Takes some microseconds; no step waits for it.
+
+    ``reset``: the next call tells of what comes from here on. ``all_ranks``: collective; a list of all
+    ranks' dicts, each with ``"late_seconds"`` too: how long the others have slept until this one came.
+    ValueError when not initialised.
+    """
+    own = runtime.stats(bool(reset))
+    if not all_ranks:
+        return own
+    from rueda._objects import allgather_object  # which needs this module
+
+    everybody = allgather_object(own)
+    for rank, one in enumerate(everybody):
+        one["late_seconds"] = sum(other["late_ranks"].get(rank, 0.0) for other in everybody)
+    return everybody
 
 
 # rueda needs none of these: it brings its own transports, so the answers are constant.
