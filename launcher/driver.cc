@@ -20,6 +20,7 @@
 #include "launcher/job/exit_code.h"
 #include "launcher/job/master_variables.h"
 #include "launcher/mpi/run_mpi.h"
+#include "launcher/observe/http_door.h"
 #include "launcher/one_host.h"
 #include "launcher/processes/discovery.h"
 #include "launcher/processes/guard.h"
@@ -204,6 +205,14 @@ int run_driver(Options options, const std::vector<std::string>& environment,
   if (!config.value().flight_folder.empty()) {
     const Status status = can_be_made(config.value().flight_folder);
     if (!status.ok()) return fail(kUsageError, status.message());
+  }
+  if (const std::string& at = config.value().metrics; !at.empty()) {
+    const auto address = HttpAddress::parse(at);
+    if (!address.ok()) return fail(kUsageError, address.status().message());
+  } else if (config.value().metrics_all) {
+    return fail(
+        kUsageError,
+        "--metrics-all says whose metrics are served, and --metrics PORT where: it is missing");
   }
   plan.summary = config.value().summary;
   plan.dead_seconds = config.value().dead_seconds;

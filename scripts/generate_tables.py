@@ -271,20 +271,15 @@ inline constexpr {name}Row k{name}[] = {{
 """
 
 
-def stats_names():
-    names = "".join(f"    {cpp(one.name)},\n" for one in counters.STATS)
-    places = "".join(f"  {one.name},\n" for one in counters.STATS)
+def stats_struct():
     return cpp_file(counters, f"""#pragma once
+
+#include <cstdint>
 
 namespace rueda::stats {{
 
-// The place of each in Summary; a name never changes its meaning.
-enum Place : int {{
-{places}  kPlaces
-}};
-inline constexpr const char* kNames[] = {{
-{names}}};
-
+// What rueda_stats tells; a name never changes its meaning.
+{counters_struct("Summary", counters.STATS, "double")}
 }}  // namespace rueda::stats
 """)
 
@@ -349,7 +344,7 @@ FILES = {
     "launcher/command/setting_flags.cc": setting_flags,
     "bindings/python/rueda/compat/horovod_settings.py": horovod_settings,
     "runtime/observe/counters/counters.h": counters_header,
-    "runtime/observe/stats/names.h": stats_names,
+    "runtime/observe/stats/summary_struct.h": stats_struct,
     "docs/settings.md": lambda: page("docs/settings.md", settings, {s.section for s in settings.SETTINGS}, settings_of),
     "docs/counters.md": lambda: page("docs/counters.md", counters, {"COUNTERS", "STATS", "PROGRESS", "SUMMARY"}, counters_of),
     "docs/migrating.md": lambda: page("docs/migrating.md", settings, {"variables"}, compat_table),

@@ -24,6 +24,7 @@ PARTS = {
     "gRPC with upb": ("Apache-2.0; upb BSD-3-Clause", "libgrpc-dev", r"grpc|grpc\+\+|gpr|upb|address_sorting"),
     "Highway": ("Apache-2.0", "libhwy-dev", None),
     "libsodium": ("ISC", "libsodium-dev", r"sodium"),
+    "ncurses": ("MIT-X11", "libncurses-dev", r"ncursesw|tinfo"),
     "OpenSSL": ("Apache-2.0", "libssl-dev", r"ssl|crypto"),
     "Protocol Buffers": ("BSD-3-Clause", "libprotobuf-dev", r"protobuf"),
     "protozero": ("BSD-2-Clause", "libprotozero-dev", None),

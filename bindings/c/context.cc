@@ -232,9 +232,12 @@ int32_t rueda_stats(rueda_context* context, rueda_stat* stats, int32_t max_count
     const MemberPtr member = try_use(context);
     if (member == nullptr || (stats == nullptr && max_count > 0)) return -1;
     const auto now = member->runtime->stats(reset != 0);
-    for (int32_t i = 0; i < std::min<int32_t>(rueda::stats::kPlaces, max_count); ++i)
-      stats[i] = {rueda::stats::kNames[i], now.summary[static_cast<size_t>(i)]};
-    return rueda::stats::kPlaces;
+    constexpr auto kCount = static_cast<int32_t>(std::size(rueda::stats::kSummary));
+    for (int32_t i = 0; i < std::min(kCount, max_count); ++i) {
+      const auto& row = rueda::stats::kSummary[i];
+      stats[i] = {row.name, now.summary.*row.field};
+    }
+    return kCount;
   });
 }
 

@@ -128,6 +128,15 @@ struct Config {
   bool timeline_all_ranks = false;
   // RUEDA_SUMMARY: 1: ranks count what the launcher's --summary prints
   bool summary = false;
+  // RUEDA_METRICS: [ADDRESS:]PORT where the launcher's agent on each host serves /metrics and
+  // /healthz of its ranks; without an address 127.0.0.1; port 0: any, which is printed
+  std::string metrics;
+  // RUEDA_METRICS_ALL: 1: there the ranks of all hosts, from where ruedarun runs, and nothing on
+  // the others
+  bool metrics_all = false;
+  // RUEDA_METRICS_FILE: file that each host's metrics are written to every five seconds, for
+  // node_exporter's textfile collector (NAME.prom)
+  std::string metrics_file;
   // RUEDA_NAME_SLOW_RANKS: 1: warn, once per job and rank, about a rank that has cost the others a
   // tenth of the last ten seconds
   bool name_slow_ranks = true;

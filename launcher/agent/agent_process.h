@@ -51,7 +51,7 @@ class Agent : public ControlledHost {
   RankBinding binding_of(const MemberStart& start) const;
   int pick_stdin(Rank rank) const;
 
-  void start_observer();
+  Status start_observer();
   void wait_for_events();
   int poll_limit_ms() const;
   void take_observations();

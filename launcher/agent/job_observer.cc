@@ -8,10 +8,15 @@
 #include <ctime>
 #include <set>
 
+#include "collectives/base/version.h"
 #include "collectives/host/event_fd.h"
 #include "collectives/host/threads.h"
 #include "launcher/agent/stack_collector.h"
+#include "launcher/observe/metrics_pages.h"
+#include "launcher/observe/metrics_text.h"
 #include "launcher/observe/status_report.h"
+#include "launcher/observe/vitals_json.h"
+#include "launcher/output/replace_file.h"
 #include "launcher/processes/process_state.h"
 
 namespace rueda::launcher {
@@ -20,6 +25,7 @@ namespace {
 constexpr int kTickMs = 1000;
 constexpr std::chrono::milliseconds kStackPatience{1000};
 constexpr std::chrono::seconds kWriteLimit{5};
+constexpr std::chrono::seconds kWriteMetricsEvery{5};
 
 int64_t now_ns() {
   timespec now{};
@@ -38,6 +44,9 @@ Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
           ToolDoor::open(observer->plan_.job_id, observer->plan_.ranks, observer->plan_.command);
       door.ok())
     observer->door_ = std::move(door).value();
+  if (observer->plan_.metrics) {
+    RUEDA_ASSIGN_OR_RETURN(observer->http_, HttpDoor::open(*observer->plan_.metrics));
+  }
   RUEDA_ASSIGN_OR_RETURN(observer->thread_,
                          host::start_thread([raw = observer.get()] { raw->run(); }));
   return observer;
@@ -99,6 +108,7 @@ void JobObserver::rank_ended(MemberId member, bool well, const std::string& how)
   Watched& watched = *known->second;
   watched.running = false;
   watched.well = well;
+  if (!well) ++ranks_lost_;
   watched.how = how;
 }
 
@@ -182,6 +192,7 @@ void JobObserver::run() {
   for (;;) {
     std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
     if (door_) door_->add_to_poll(&fds);
+    if (http_) http_->add_to_poll(&fds);
     poll(fds.data(), fds.size(), kTickMs);
     host::clear_event_fd(wake_.get());
     bool dump_wanted = false;
@@ -200,6 +211,8 @@ void JobObserver::run() {
       host::ring_event_fd(event_.get());
     }
     if (door_) serve_tools();
+    if (http_) serve_metrics();
+    if (!plan_.metrics_file.empty()) write_metrics();
     if (plan_.counts) count();
     look_for_stalls();
   }
@@ -208,7 +221,7 @@ void JobObserver::run() {
 HostReport JobObserver::report(const HostQuestion& question) {
   HostReport made;
   made.round = question.round;
-  std::vector<RankRecord> records = look(question.stacks_of);
+  std::vector<RankRecord> records = look(question.stacks_of, question.detail != Detail::kVitals);
   const auto ranks = newest();
   for (RankRecord& record : records) {
     const auto holder = ranks.find(record.rank);
@@ -217,7 +230,11 @@ HostReport JobObserver::report(const HostQuestion& question) {
     RankView view;
     view.member = watched.member;
     view.pid = record.flight ? record.flight->pid : watched.pid;
-    view.pieces = flight_pieces(watched.memory.bytes(), question.whole);
+    view.pieces = flight_pieces(watched.memory.bytes(), question.detail);
+    if (question.detail == Detail::kVitals) {
+      if (view.pid > 0) view.use = process_use(view.pid);
+      view.stalled = stalled(watched);
+    }
     record.flight.reset();
     view.record = std::move(record);
     made.ranks.push_back(std::move(view));
@@ -248,19 +265,23 @@ void JobObserver::count() {
   counters_ = std::move(counters);
 }
 
-std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
+std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of,
+                                          bool with_operations) {
   std::vector<RankRecord> records;
   for (const auto& [rank, watched] : newest()) {
     RankRecord record;
     record.rank = rank;
-    auto flight = flight::read_flight(watched->memory.bytes());
-    if (flight.ok()) record.flight = std::move(flight).value();
+    const auto vitals = flight::read_vitals(watched->memory.bytes());
+    if (with_operations && vitals) {
+      auto flight = flight::read_flight(watched->memory.bytes());
+      if (flight.ok()) record.flight = std::move(flight).value();
+    }
     pid_t pid = -1;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       record.pid = watched->pid;
       if (watched->running) {
-        pid = record.flight ? record.flight->pid : watched->pid;
+        pid = vitals ? vitals->pid : watched->pid;
       } else if (!watched->how.empty()) {
         record.life = watched->well ? RankRecord::Life::kLeft : RankRecord::Life::kDead;
         record.state = watched->how;
@@ -271,7 +292,7 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of) {
       record.state = state.text;
       if (state.silent)
         record.life = RankRecord::Life::kSilent;
-      else if (record.flight && record.flight->left)
+      else if (vitals && vitals->left)
         record.life = RankRecord::Life::kLeft;
       const bool wanted = std::find(stacks_of.begin(), stacks_of.end(), rank) != stacks_of.end();
       if (wanted && record.flight) {
@@ -370,6 +391,14 @@ void JobObserver::serve_tools() {
   for (const ToolDoor::Question& one : door_->work(now)) {
     if (one.text == "status") {
       door_->answer(one.client, status());
+    } else if (one.text == kVitalsQuestion) {
+      door_->answer(one.client, vitals_json(vitals()));
+    } else if (const auto rank = asked_rank(one.text)) {
+      std::string story = "there is no rank " + std::to_string(*rank) + "\n";
+      for (const RankRecord& record : look({*rank})) {
+        if (record.rank == *rank) story = rank_story(record, now_ns());
+      }
+      door_->answer(one.client, std::move(story));
     } else if (one.text == "drain") {
       drain_clients_.push_back(one.client);
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -410,6 +439,72 @@ void JobObserver::host_drained(int client, const Result<std::string>& outlook) {
     host_answers_.emplace_back(client, drain_answer(outlook));
   }
   host::ring_event_fd(wake_.get());
+}
+
+uint64_t JobObserver::stalled(const Watched& watched) const {
+  if (!flight::has_unfinished(watched.memory.bytes())) return 0;
+  const auto flight = flight::read_flight(watched.memory.bytes());
+  if (!flight.ok()) return 0;
+  const int64_t now = now_ns();
+  uint64_t count = 0;
+  for (const flight::Operation& one : flight.value().operations) {
+    const bool waits = !one.ended() && one.kind != CollectiveKind::kJoin;
+    const double age = static_cast<double>(flight::elapsed_ns(one.submitted_ns, now)) * 1e-9;
+    if (waits && age >= plan_.stalled_after) ++count;
+  }
+  return count;
+}
+
+JobVitals JobObserver::vitals() {
+  JobVitals job{plan_.job_id, plan_.command, {}, {}, 0};
+  std::map<Rank, RankRecord> records;
+  for (RankRecord& record : look({}, false)) records[record.rank] = std::move(record);
+  for (const auto& [rank, watched] : newest()) {
+    const auto record = records.find(rank);
+    if (record == records.end()) continue;
+    RankVitals one;
+    one.rank = rank;
+    one.life = record->second.life;
+    one.state = record->second.state;
+    one.flight = flight::read_vitals(watched->memory.bytes());
+    one.now_ns = now_ns();
+    one.pid = one.flight ? one.flight->pid : record->second.pid;
+    if (one.flight) one.host = one.flight->host;
+    const bool runs =
+        one.life == RankRecord::Life::kRunning || one.life == RankRecord::Life::kSilent;
+    if (runs && one.pid > 0) one.use = process_use(one.pid);
+    if (runs) one.stalled = stalled(*watched);
+    job.ranks.push_back(std::move(one));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  job.ranks_lost = ranks_lost_;
+  return job;
+}
+
+void JobObserver::serve_metrics() {
+  const auto questions = http_->work(std::chrono::steady_clock::now());
+  if (!questions.empty()) {
+    const JobVitals job = vitals();
+    for (const HttpDoor::Question& one : questions) {
+      const HttpPage page = metrics_page(one.path, job);
+      http_->answer(one.client, page.code, page.type, page.body);
+    }
+  }
+  http_->send_answers();
+}
+
+// For node_exporter, which reads a file as it is: it is replaced whole.
+void JobObserver::write_metrics() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < metrics_due_ || !metrics_writer_.idle()) return;
+  metrics_due_ = now + kWriteMetricsEvery;
+  for (const std::string& problem : metrics_writer_.take_problems()) {
+    if (std::exchange(metrics_problem_, problem) != problem) say({problem});
+  }
+  metrics_writer_.add([path = plan_.metrics_file, text = metrics_text(vitals(), version())] {
+    const ByteView all = std::as_bytes(std::span(text));
+    return replace_file(path, {&all, 1}, "metrics", 0644);
+  });
 }
 
 std::string JobObserver::status() {

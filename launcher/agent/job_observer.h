@@ -1,5 +1,5 @@
-// JobObserver: looks at the ranks of this host from outside: explains hangs, answers `rueda
-// status`, writes the flight recorders to files.
+// JobObserver: looks at the ranks of this host from outside: explains hangs, answers `rueda status`
+// and `rueda top`, serves metrics, writes the flight recorders to files.
 //
 // It holds each rank's flight recorder and reads it once a second while anything is under way; no
 // rank is woken for that, and none has to be able to answer. One thread of its own, because
@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,10 +25,12 @@
 #include "collectives/base/unique_fd.h"
 #include "launcher/job/member.h"
 #include "launcher/observe/host_report.h"
+#include "launcher/observe/http_door.h"
 #include "launcher/observe/recorder_files.h"
 #include "launcher/observe/stall_story.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_socket.h"
+#include "launcher/observe/vitals.h"
 #include "launcher/output/file_writer.h"
 
 namespace rueda::launcher {
@@ -37,13 +40,17 @@ struct ObserverPlan {
   std::string command;        // for people
   size_t ranks = 0;           // of this host, to begin with
   double stall_seconds = 60;  // 0: hangs are not explained here
+  double stalled_after = 60;  // seconds; what waits longer counts as stalled in vitals
   bool counts = false;        // counters() are wanted
   bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
   std::string folder;         // for files; "": rueda-flight-<job> where one has to be written
+  std::optional<HttpAddress> metrics;  // where metrics of this host are served
+  std::string metrics_file;            // and the file that they are written to; "": none
 };
 
 class JobObserver {
  public:
+  // An error: nobody can listen where metrics are wanted, or there is no thread.
   static Result<std::unique_ptr<JobObserver>> start(ObserverPlan plan);
   ~JobObserver();
   JobObserver(const JobObserver&) = delete;
@@ -59,6 +66,8 @@ class JobObserver {
   // It could not be started.
   void forget(MemberId member);
   // A folder for the files was asked for.
+  // "http://127.0.0.1:9400"; "": no metrics are served.
+  std::string metrics_url() const { return http_ ? http_->url() : ""; }
   bool has_folder() const { return !plan_.folder.empty(); }
   // Readable when there are lines to print, or reports.
   int event_fd() const { return event_.get(); }
@@ -105,7 +114,7 @@ class JobObserver {
   std::map<Rank, std::shared_ptr<Watched>> newest() const;  // by rank
   void forget_ended();                                      // with mutex_
   // Ranks with their states; stacks of those that are named.
-  std::vector<RankRecord> look(const std::vector<Rank>& stacks_of);
+  std::vector<RankRecord> look(const std::vector<Rank>& stacks_of, bool with_operations = true);
   HostReport report(const HostQuestion& question);
   void count();
   void look_for_stalls();
@@ -113,6 +122,10 @@ class JobObserver {
   void dump();
   void serve_tools();
   std::string status();
+  JobVitals vitals();
+  uint64_t stalled(const Watched& watched) const;
+  void serve_metrics();
+  void write_metrics();
   void say(std::vector<std::string> lines);
   std::string folder() const;
 
@@ -120,11 +133,13 @@ class JobObserver {
   UniqueFd event_;                  // to the agent
   UniqueFd wake_;                   // to the thread
   std::unique_ptr<ToolDoor> door_;  // null: could not be opened
+  std::unique_ptr<HttpDoor> http_;  // null: no metrics are served
   mutable std::mutex mutex_;
   std::map<MemberId, std::shared_ptr<Watched>> members_;  // shared while the thread looks
   std::vector<std::string> lines_;
   bool stopping_ = false, dump_wanted_ = false;
   bool drain_wanted_ = false;
+  uint64_t ranks_lost_ = 0;
   std::string drain_answer_;
   std::vector<HostDrain> host_drains_;
   std::vector<std::pair<int, std::string>> host_answers_;
@@ -135,6 +150,9 @@ class JobObserver {
   StallStory story_;                // likewise
   std::vector<int> drain_clients_;  // likewise
   FileWriter writer_;               // likewise; the agent's after stop()
+  FileWriter metrics_writer_;       // likewise
+  std::chrono::steady_clock::time_point metrics_due_{};
+  std::string metrics_problem_;  // told last
   std::thread thread_;
 };
 

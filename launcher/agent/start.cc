@@ -137,7 +137,7 @@ Status Agent::start_ranks() {
   narrate("agent is pid " + std::to_string(getpid()) + ", job " + plan_.job_id + ", " +
           (plan_.elastic ? "elastic" : std::to_string(plan_.places.size())) + " x " +
           plan_.program);
-  start_observer();
+  RUEDA_RETURN_IF_ERROR(start_observer());
   for (const RankPlace& place : plan_.places) {
     ordered_.insert(first_member(place.rank));
     RUEDA_RETURN_IF_ERROR(start_member({first_member(place.rank), place}));
@@ -156,8 +156,8 @@ void Agent::start_failed(const Status& why) {
   supervisor_.driver_lost(time_now());  // as if: kill what has been started
 }
 
-// The job runs without one, too.
-void Agent::start_observer() {
+// The job runs without one, too, but not without the metrics that somebody waits for.
+Status Agent::start_observer() {
   ObserverPlan plan;
   plan.job_id = plan_.job_id;
   for (const std::string& word : plan_.options.command) {
@@ -172,18 +172,32 @@ void Agent::start_observer() {
     plan.stall_seconds = plan_.explains ? config.value().stall_check_seconds : 0;
     plan.dump_stalls = config.value().stall_policy != "warn";
     plan.folder = config.value().flight_folder;
+    if (config.value().stall_check_seconds > 0)
+      plan.stalled_after = config.value().stall_check_seconds;
+    plan.metrics_file = config.value().metrics_file;
+    if (const std::string& at = config.value().metrics;
+        !at.empty() && (plan_.explains || !config.value().metrics_all)) {
+      RUEDA_ASSIGN_OR_RETURN(plan.metrics, HttpAddress::parse(at));
+    }
     auto signals = parse_signals(config.value().preemption_signal);
     if (signals.ok()) drain_signals_ = std::move(signals).value();
     // SIGTERM and SIGINT mean other things to many a script.
     std::stable_partition(drain_signals_.begin(), drain_signals_.end(),
                           [](int signal) { return signal != SIGTERM && signal != SIGINT; });
   }
+  const bool serves = plan.metrics.has_value();
   auto observer = JobObserver::start(std::move(plan));
   if (observer.ok()) {
     observer_ = std::move(observer).value();
+    if (const std::string url = observer_->metrics_url(); !url.empty())
+      say("metrics" + (plan_.host.empty() ? "" : " of host " + plan_.host) + ": " + url +
+          "/metrics");
+  } else if (serves) {
+    return observer.status();
   } else {
     narrate("hangs will not be explained: " + observer.status().message());
   }
+  return {};
 }
 
 }  // namespace rueda::launcher

@@ -28,7 +28,7 @@ void JobController::rank_ended(int host, const control::RankEnded& ended) {
       noticed_.emplace(std::pair(host, ended.noticed()), static_cast<int>(noticed_.size()));
   end.noticed = number.first->second;
   end_rank(end, describe_end(end));
-  observer_->member_ended(end.member);
+  observer_->member_ended(end.member, end.wait_status == 0 || end.removed);
   tell_failure(host);
 }
 

@@ -5,7 +5,9 @@
 
 #include "launcher/hosts/report_wire.h"
 #include "launcher/job/exit_report.h"
+#include "launcher/observe/metrics_pages.h"
 #include "launcher/observe/recorder_files.h"
+#include "launcher/observe/vitals_json.h"
 
 namespace rueda::launcher {
 namespace {
@@ -38,8 +40,15 @@ void HostsObserver::open_door(TimePoint now) {
     door_ = std::move(door).value();
 }
 
+Result<std::string> HostsObserver::open_metrics() {
+  if (!setup_.metrics) return std::string();
+  RUEDA_ASSIGN_OR_RETURN(http_, HttpDoor::open(*setup_.metrics));
+  return http_->url();
+}
+
 void HostsObserver::add_to_poll(std::vector<pollfd>* fds) const {
   if (door_) door_->add_to_poll(fds);
+  if (http_) http_->add_to_poll(fds);
 }
 
 int HostsObserver::host_of(Rank rank) const {
@@ -73,7 +82,8 @@ void HostsObserver::begin_epoch(const std::map<MemberId, Rank>& ranks) {
   }
 }
 
-void HostsObserver::member_ended(MemberId member) {
+void HostsObserver::member_ended(MemberId member, bool well) {
+  if (!well) ++ranks_lost_;
   if (const auto found = members_.find(member); found != members_.end()) found->second.ended = true;
 }
 
@@ -152,6 +162,18 @@ void HostsObserver::take_view(int host, control::Observed* message) {
     return round_->problems.push_back("rank " + std::to_string(message->rank()) + ": " +
                                       status.message());
   RankRecord& record = view.value().record;
+  if (round_->purpose == Purpose::kVitals) {
+    RankVitals& one = round_->vitals[record.rank];
+    one.rank = record.rank;
+    one.life = record.life;
+    one.state = record.state;
+    one.pid = view.value().pid;
+    one.use = view.value().use;
+    one.stalled = view.value().stalled;
+    one.now_ns = message->now_ns();
+    one.flight = flight::read_vitals(mirror.value().bytes());
+    return;
+  }
   record.pid = std::max(0, static_cast<int>(view.value().pid));
   if (auto flight = flight::read_flight(mirror.value().bytes()); flight.ok()) {
     record.flight = std::move(flight).value();
@@ -187,6 +209,10 @@ void HostsObserver::host_gone(int host) {
 void HostsObserver::take_question(const ToolDoor::Question& question, TimePoint now) {
   if (question.text == "status") {
     status_wanted_.push_back(question.client);
+  } else if (question.text == kVitalsQuestion) {
+    vitals_wanted_.push_back(question.client);
+  } else if (const auto rank = asked_rank(question.text)) {
+    stories_wanted_.emplace_back(question.client, *rank);
   } else if (question.text == "drain") {
     if (!drain_) {
       drain_.emplace();
@@ -213,6 +239,10 @@ std::vector<std::string> HostsObserver::work(TimePoint now) {
   if (door_) {
     for (const ToolDoor::Question& question : door_->work(now)) take_question(question, now);
   }
+  if (http_) {
+    for (HttpDoor::Question& scrape : http_->work(now))
+      scrapes_wanted_.push_back(std::move(scrape));
+  }
   if (!drained_.empty() && (!link_.drains_are_kept || link_.drains_are_kept())) {
     for (auto& [client, answer] : std::exchange(drained_, {}))
       door_->answer(client, std::move(answer));
@@ -224,6 +254,7 @@ std::vector<std::string> HostsObserver::work(TimePoint now) {
   }
   if (!round_) begin_next(now);
   if (door_) door_->send_answers();
+  if (http_) http_->send_answers();
   return lines;
 }
 
@@ -259,30 +290,43 @@ void HostsObserver::begin_next(TimePoint now) {
     round.due = *std::exchange(explain_wanted_, std::nullopt);
     const std::set<Rank> absent = round.due.absent;
     round.until = now + kExplainLimit;
-    begin(std::move(round), false, absent, now);
+    begin(std::move(round), Detail::kRecent, absent, now);
   } else if (dump_wanted_) {
     round.purpose = Purpose::kWhole;
     round.until = now + kWholeLimit;
-    begin(std::move(round), true, *std::exchange(dump_wanted_, std::nullopt), now);
+    begin(std::move(round), Detail::kWhole, *std::exchange(dump_wanted_, std::nullopt), now);
   } else if (!status_wanted_.empty()) {
     round.clients = std::exchange(status_wanted_, {});
     round.until = now + kLookLimit;
-    begin(std::move(round), false, {}, now);
+    begin(std::move(round), Detail::kRecent, {}, now);
+  } else if (!vitals_wanted_.empty() || !scrapes_wanted_.empty()) {
+    round.purpose = Purpose::kVitals;
+    round.clients = std::exchange(vitals_wanted_, {});
+    round.scrapes = std::exchange(scrapes_wanted_, {});
+    round.until = now + kLookLimit;
+    begin(std::move(round), Detail::kVitals, {}, now);
+  } else if (!stories_wanted_.empty()) {
+    const auto [client, rank] = stories_wanted_.front();
+    stories_wanted_.erase(stories_wanted_.begin());
+    round.clients = {client};
+    round.told = rank;
+    round.until = now + kExplainLimit;
+    begin(std::move(round), Detail::kRecent, {rank}, now);
   } else if (setup_.stall_seconds > 0 && now >= next_look_) {
     next_look_ = now + kLookEvery;
     if (!something_waits()) return stalls_.forget();
     round.until = now + kLookLimit;
-    begin(std::move(round), false, {}, now);
+    begin(std::move(round), Detail::kRecent, {}, now);
   }
 }
 
-void HostsObserver::begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint) {
+void HostsObserver::begin(Round round, Detail detail, const std::set<Rank>& stacks_of, TimePoint) {
   round.number = ++last_number_;
   // A folder that hung the last time and hangs still.
   round.folder_hangs = round.purpose == Purpose::kWhole && !writer_.idle();
   round.awaited = askable();
   for (const int host : round.awaited) {
-    HostQuestion question{round.number, whole, {}};
+    HostQuestion question{round.number, detail, {}};
     for (const Rank rank : stacks_of) {
       if (host_of(rank) == host) question.stacks_of.push_back(rank);
     }
@@ -308,6 +352,25 @@ std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
   std::vector<RankRecord> records;
   for (auto& [rank, record] : round->records) records.push_back(std::move(record));
   return records;
+}
+
+// As its hosts name themselves in the job.
+JobVitals HostsObserver::vitals_of(Round* round) const {
+  JobVitals job{setup_.job_id, setup_.command, {}, link_.hosts(), ranks_lost_};
+  for (const auto& [rank, member] : holders_) {
+    RankVitals& one = round->vitals[rank];
+    one.rank = rank;
+    const int host = members_.at(member).host;
+    one.host = job.hosts[static_cast<size_t>(host)].name;
+    if (one.now_ns != 0) continue;
+    const bool gone = gone_.contains(host);
+    one.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
+    one.state =
+        gone ? "lost with its host " + one.host : "its host " + one.host + " does not answer";
+  }
+  for (auto& [rank, one] : round->vitals) job.ranks.push_back(std::move(one));
+  std::erase_if(job.hosts, [](const HostStatus& host) { return host.name.empty(); });
+  return job;
 }
 
 JobStatus HostsObserver::status_of(std::vector<RankRecord> records) const {
@@ -339,9 +402,24 @@ void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
       lines->push_back("the flight recorders are in '" + folder() + "': rueda explain " + folder());
     return;
   }
+  if (round.purpose == Purpose::kVitals) {
+    const JobVitals job = vitals_of(&round);
+    for (const int client : round.clients) door_->answer(client, vitals_json(job));
+    for (const HttpDoor::Question& scrape : round.scrapes) {
+      const HttpPage page = metrics_page(scrape.path, job);
+      http_->answer(scrape.client, page.code, page.type, page.body);
+    }
+    return;
+  }
   const std::vector<int> clients = round.clients;
   const std::vector<RankRecord> records = all_records(&round);
-  if (!clients.empty()) {
+  if (round.told) {
+    std::string story = "there is no rank " + std::to_string(*round.told) + "\n";
+    for (const RankRecord& record : records) {
+      if (record.rank == *round.told) story = rank_story(record, now_ns());
+    }
+    for (const int client : clients) door_->answer(client, story);
+  } else if (!clients.empty()) {
     const JobStatus status = status_of(records);
     const std::string answer = status_json(status) + kStatusCut + status_text(status);
     for (const int client : clients) door_->answer(client, answer);

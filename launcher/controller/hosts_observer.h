@@ -24,10 +24,12 @@
 
 #include "launcher/hosts/wire.h"
 #include "launcher/observe/host_report.h"
+#include "launcher/observe/http_door.h"
 #include "launcher/observe/stall_story.h"
 #include "launcher/observe/stall_watch.h"
 #include "launcher/observe/status_report.h"
 #include "launcher/observe/status_socket.h"
+#include "launcher/observe/vitals.h"
 #include "launcher/output/file_writer.h"
 
 namespace rueda::launcher {
@@ -42,6 +44,7 @@ class HostsObserver {
     double stall_seconds = 60;  // 0: hangs are not explained
     bool dump_stalls = false;   // RUEDA_STALL_POLICY is dump or abort
     std::string folder;         // for files; "": rueda-flight-<job> where some have to be written
+    std::optional<HttpAddress> metrics = {};  // where those of all hosts are served
   };
   struct Link {
     std::function<void(int host, control::ControllerMessage)> send;
@@ -53,13 +56,15 @@ class HostsObserver {
     std::function<bool()> drains_are_kept = {};
   };
   HostsObserver(Setup setup, Link link);
+  // Serves metrics, if that was asked for; an error when nobody can listen there. Gives the URL.
+  Result<std::string> open_metrics();
 
   void add_to_poll(std::vector<pollfd>* fds) const;
   // A process of the job, and the rank that it has, or can expect.
   void add_member(int host, MemberId member, Rank rank);
   // Whose number is which from now on; who has ended and is none of these is forgotten.
   void begin_epoch(const std::map<MemberId, Rank>& ranks);
-  void member_ended(MemberId member);
+  void member_ended(MemberId member, bool well = true);
   // There is no process.
   void forget_member(MemberId member);
   // From an agent.
@@ -80,13 +85,16 @@ class HostsObserver {
   bool busy() const { return round_ || dump_wanted_; }
 
  private:
-  enum class Purpose { kLook, kExplain, kWhole };
+  enum class Purpose { kLook, kExplain, kWhole, kVitals };
   struct Round {
     Purpose purpose = Purpose::kLook;
     uint64_t number = 0;
     std::set<int> awaited;  // hosts
     TimePoint until;
-    std::vector<int> clients;  // of `rueda status`
+    std::vector<int> clients;  // of `rueda status`, `rueda top`
+    std::vector<HttpDoor::Question> scrapes;
+    std::map<Rank, RankVitals> vitals;
+    std::optional<Rank> told;  // whose story is asked for
     std::map<Rank, RankRecord> records;
     std::map<Rank, MemberId> members;  // whose these are
     StallWatch::Due due;               // of kExplain
@@ -104,13 +112,14 @@ class HostsObserver {
   void open_door(TimePoint now);
   void take_question(const ToolDoor::Question& question, TimePoint now);
   void begin_next(TimePoint now);
-  void begin(Round round, bool whole, const std::set<Rank>& stacks_of, TimePoint now);
+  void begin(Round round, Detail detail, const std::set<Rank>& stacks_of, TimePoint now);
   void end_round(TimePoint now, std::vector<std::string>* lines);
   void explain(const Round& round, const std::vector<RankRecord>& records,
                std::vector<std::string>* lines);
   void end_drain();
   void take_view(int host, control::Observed* message);
   std::vector<RankRecord> all_records(Round* round) const;
+  JobVitals vitals_of(Round* round) const;
   JobStatus status_of(std::vector<RankRecord> records) const;
   bool is_written(TimePoint now);
   bool something_waits() const;
@@ -132,6 +141,11 @@ class HostsObserver {
   // Null: it could not be opened yet. What the last controller was about to start may hold it.
   std::unique_ptr<ToolDoor> door_;
   TimePoint open_again_at_{};
+  std::unique_ptr<HttpDoor> http_;  // null: metrics are not served here
+  std::vector<int> vitals_wanted_;
+  std::vector<HttpDoor::Question> scrapes_wanted_;
+  std::vector<std::pair<int, Rank>> stories_wanted_;
+  uint64_t ranks_lost_ = 0;
   StallWatch stalls_;
   StallStory story_;
   std::map<MemberId, Known> members_;

@@ -52,7 +52,7 @@ class JobController {
   void tell(const std::string& host, const Order& order);
   ReadyHosts ready_hosts(const std::vector<HostSlots>& found);
   std::vector<Rank> ranks_of(int host) const;
-  void open_observer();
+  Status open_observer();
   std::vector<HostStatus> host_states() const;
   void gather_recorders();
   Status start_agents();

@@ -53,7 +53,7 @@ Status JobController::prepare() {
     entry.may_fail = true;
     hosts_.push_back(std::move(entry));
   }
-  open_observer();
+  RUEDA_RETURN_IF_ERROR(open_observer());
   if (elastic()) listed_ = plan_.elastic->hosts;
   RUEDA_RETURN_IF_ERROR(open_store());
 
@@ -152,7 +152,7 @@ std::vector<Rank> JobController::ranks_of(int host) const {
   return ranks;
 }
 
-void JobController::open_observer() {
+Status JobController::open_observer() {
   HostsObserver::Setup setup;
   setup.job_id = job_id_;
   for (const std::string& word : plan_.options.command)
@@ -164,6 +164,9 @@ void JobController::open_observer() {
     setup.stall_seconds = config.value().stall_check_seconds;
     setup.dump_stalls = config.value().stall_policy != "warn";
     setup.folder = config.value().flight_folder;
+    if (const std::string& at = config.value().metrics; !at.empty() && config.value().metrics_all) {
+      RUEDA_ASSIGN_OR_RETURN(setup.metrics, HttpAddress::parse(at));
+    }
   }
   HostsObserver::Link link;
   link.send = [this](int host, control::ControllerMessage message) {
@@ -180,6 +183,9 @@ void JobController::open_observer() {
     return members == nullptr || members->drains_are_kept();
   };
   observer_.emplace(std::move(setup), std::move(link));
+  RUEDA_ASSIGN_OR_RETURN(const std::string url, observer_->open_metrics());
+  if (!url.empty()) say("metrics of all hosts: " + url + "/metrics");
+  return {};
 }
 
 std::vector<HostStatus> JobController::host_states() const {

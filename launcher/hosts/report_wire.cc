@@ -1,5 +1,7 @@
 #include "launcher/hosts/report_wire.h"
 
+#include <algorithm>
+
 #include "launcher/hosts/limits.h"
 #include "launcher/hosts/lost_rank_wire.h"
 #include "launcher/hosts/member_wire.h"
@@ -53,6 +55,11 @@ std::vector<control::AgentMessage> to_wire(HostReport report) {
     observed->set_rank(view.record.rank);
     observed->set_member(view.member);
     observed->set_pid(view.pid);
+    observed->set_cpu_ns(view.use.cpu_ns);
+    observed->set_delayed_ns(view.use.delayed_ns);
+    observed->set_resident_bytes(view.use.resident_bytes);
+    observed->set_shared_memory_bytes(view.use.shared_memory_bytes);
+    observed->set_stalled(view.stalled);
     observed->set_life(static_cast<control::Observed::Life>(view.record.life));
     observed->set_state(cut(view.record.state, kMaxStateText));
     observed->set_stacks(cut(view.record.stacks, kMaxStacksText));
@@ -78,6 +85,10 @@ Result<RankView> view_from_wire(control::Observed* message) {
   view.record.state = message->state();
   view.record.stacks = message->stacks();
   view.pid = message->pid();
+  view.use = {std::max<int64_t>(0, message->cpu_ns()), std::max<int64_t>(0, message->delayed_ns()),
+              std::max<int64_t>(0, message->resident_bytes()),
+              std::max<int64_t>(0, message->shared_memory_bytes())};
+  view.stalled = message->stalled();
   for (auto& piece : *message->mutable_pieces())
     view.pieces.push_back({piece.offset(), std::move(*piece.mutable_data())});
   return view;
@@ -94,7 +105,7 @@ control::ControllerMessage to_wire(const HostQuestion& question) {
   control::ControllerMessage message;
   auto* observe = message.mutable_observe();
   observe->set_round(question.round);
-  observe->set_whole(question.whole);
+  observe->set_detail(static_cast<control::Observe::Detail>(question.detail));
   for (const Rank rank : question.stacks_of) observe->add_stacks_of(rank);
   return message;
 }
@@ -136,7 +147,8 @@ std::optional<Order> order_from_wire(const control::ControllerMessage& message) 
   } else if (message.has_observe()) {
     order.kind = Order::Kind::kObserve;
     order.question.round = message.observe().round();
-    order.question.whole = message.observe().whole();
+    if (!control::Observe::Detail_IsValid(message.observe().detail())) return std::nullopt;
+    order.question.detail = static_cast<Detail>(message.observe().detail());
     order.question.stacks_of = {message.observe().stacks_of().begin(),
                                 message.observe().stacks_of().end()};
   } else if (message.has_mail()) {

@@ -84,7 +84,8 @@ std::set<size_t> last_pieces(uint64_t written, uint64_t count, size_t ring, size
 
 }  // namespace
 
-std::vector<FlightPiece> flight_pieces(ByteView memory, bool whole) {
+std::vector<FlightPiece> flight_pieces(ByteView memory, Detail detail) {
+  const bool whole = detail == Detail::kWhole;
   std::vector<FlightPiece> pieces;
   const auto add = [&](FlightPiece piece) {
     if (!is_empty(piece)) pieces.push_back(std::move(piece));
@@ -92,6 +93,8 @@ std::vector<FlightPiece> flight_pieces(ByteView memory, bool whole) {
   if (memory.size() < flight::kTotalBytes) return pieces;
   add(copy(memory, 0, sizeof(flight::Header)));
   if (pieces.empty()) return pieces;
+  add(copy(memory, flight::kStatsOffset, sizeof(stats::Page)));
+  if (detail == Detail::kVitals) return pieces;
   const auto header = item<flight::Header>(pieces.front(), 0);
   if (const size_t sites = std::min<uint64_t>(header.sites, flight::kSites); sites > 0)
     add(copy(memory, flight::kSitesOffset, sites * sizeof(flight::Site)));

@@ -18,8 +18,10 @@ struct FlightPiece {
 };
 
 // memory: of a live rank, too; records that change meanwhile are left out. Empty: nothing recorded.
-// whole: everything, at most flight::kTotalBytes; else some tens of KiB, more if much waits.
-std::vector<FlightPiece> flight_pieces(ByteView memory, bool whole);
+// kVitals: the header and the stats page, what flight::read_vitals needs. kRecent: with what was
+// last and what waits, some tens of KiB, more if much waits. kWhole: at most flight::kTotalBytes.
+enum class Detail { kVitals, kRecent, kWhole };
+std::vector<FlightPiece> flight_pieces(ByteView memory, Detail detail);
 
 // Memory to put pieces into; zero, and costs nothing, where none is. Movable.
 class FlightMirror {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/job/member.h"
+#include "launcher/job/process_use.h"
 #include "launcher/observe/flight_explain.h"
 #include "launcher/observe/flight_pieces.h"
 #include "runtime/observe/counters/counters.h"
@@ -15,8 +16,8 @@
 namespace rueda::launcher {
 
 struct HostQuestion {
-  uint64_t round = 0;           // comes back with the answer
-  bool whole = false;           // all that is recorded; else what was last and what waits
+  uint64_t round = 0;  // comes back with the answer
+  Detail detail = Detail::kRecent;
   std::vector<Rank> stacks_of;  // of these; the others are not disturbed
 };
 
@@ -26,6 +27,8 @@ struct RankView {
   RankRecord record;
   pid_t pid = -1;
   std::vector<FlightPiece> pieces;
+  ProcessUse use = {};   // of detail kVitals alone, as `stalled` is
+  uint64_t stalled = 0;  // operations that wait for longer than a stall's warning
 };
 
 struct HostReport {

@@ -16,6 +16,7 @@
 #include "collectives/base/file_status.h"
 #include "collectives/base/memory_file.h"
 #include "collectives/base/utf8.h"
+#include "launcher/output/replace_file.h"
 
 namespace rueda::launcher {
 namespace {
@@ -24,16 +25,6 @@ constexpr std::string_view kTrailer = "rueda flight recorder, known to its agent
 constexpr size_t kMostTrailer = size_t{1} << 20;
 
 const char* const kLives[] = {"running", "silent", "dead", "left"};
-
-Status write_all(int fd, ByteView bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return file_status("cannot write", path, bytes.size(), errno);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return {};
-}
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -77,28 +68,13 @@ Status write_flight_file(const std::string& folder, const RankRecord& record, By
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = folder + "/" + flight_file_name(record.rank);
-  const std::string draft = path + ".part";
   std::string trailer(kTrailer);
   trailer += "rank " + std::to_string(record.rank) + "\nnow " + std::to_string(now_ns) +
              (shift_ns == 0 ? "" : "\nshift " + std::to_string(shift_ns)) + "\nlife " +
              kLives[static_cast<int>(record.life)] + "\nstate " + one_line(record.state) +
              "\nstacks\n" + record.stacks;
-  {
-    const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd) {
-      return file_status("cannot write the flight recorder '" + draft + "'", draft, memory.size(),
-                         errno);
-    }
-    Status status = write_all(fd.get(), memory, draft);
-    if (status.ok()) status = write_all(fd.get(), std::as_bytes(std::span(trailer)), draft);
-    if (!status.ok()) {
-      unlink(draft.c_str());
-      return status.with_message("flight recorder '" + draft + "': " + status.message());
-    }
-  }
-  if (rename(draft.c_str(), path.c_str()) != 0)
-    return file_status("cannot write the flight recorder '" + path + "'", path, 0, errno);
-  return {};
+  const ByteView parts[] = {memory, std::as_bytes(std::span(trailer))};
+  return replace_file(path, parts, "the flight recorder");
 }
 
 Result<RankRecord> parse_flight_file(ByteView bytes, int64_t* now_ns) {

@@ -59,16 +59,6 @@ std::string pid_of(const RankRecord& r) {
   return pid > 0 ? std::to_string(pid) : "-";
 }
 
-const char* word_for(RankRecord::Life life) {
-  switch (life) {
-    case RankRecord::Life::kRunning: return "running";
-    case RankRecord::Life::kSilent: return "silent";
-    case RankRecord::Life::kDead: return "dead";
-    case RankRecord::Life::kLeft: return "left";
-  }
-  return "";
-}
-
 std::string json_ranks(const std::vector<Rank>& ranks) {
   std::string text = "[";
   for (const Rank rank : ranks) {
@@ -79,6 +69,16 @@ std::string json_ranks(const std::vector<Rank>& ranks) {
 }
 
 }  // namespace
+
+const char* word_for(RankRecord::Life life) {
+  switch (life) {
+    case RankRecord::Life::kRunning: return "running";
+    case RankRecord::Life::kSilent: return "silent";
+    case RankRecord::Life::kDead: return "dead";
+    case RankRecord::Life::kLeft: return "left";
+  }
+  return "";
+}
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";

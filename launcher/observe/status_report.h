@@ -43,6 +43,7 @@ struct HostDrained {
   std::string text;
 };
 std::optional<HostDrained> read_drain_answer(const std::string& answer);
+const char* word_for(RankRecord::Life life);  // "running"
 // Text in quotes, with what JSON wants escaped.
 std::string json_string(const std::string& text);
 

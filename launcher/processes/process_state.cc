@@ -1,6 +1,7 @@
 #include "launcher/processes/process_state.h"
 
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -98,6 +99,29 @@ ProcessActivity process_activity(pid_t pid) {
   }
   const std::string call = call_of(pid);
   return {false, call.empty() ? "sleeping" : "blocked in " + call};
+}
+
+ProcessUse process_use(pid_t pid) {
+  ProcessUse use;
+  const std::string status = file_of(pid, "status");
+  const auto kib = [&](const char* name) {
+    return std::strtoll(field(status, name).c_str(), nullptr, 10) * 1024;
+  };
+  use.resident_bytes = kib("VmRSS");
+  use.shared_memory_bytes = kib("RssShmem");
+  // Behind the program's name, which may hold anything: state, ... utime is the 12th, stime next.
+  const std::string stat = file_of(pid, "stat");
+  const size_t name_end = stat.rfind(')');
+  long long ticks = 0, user = 0, system = 0;
+  if (name_end != std::string::npos &&
+      std::sscanf(stat.c_str() + name_end + 1,
+                  " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld", &user, &system) == 2)
+    ticks = user + system;
+  use.cpu_ns = ticks * (1'000'000'000 / sysconf(_SC_CLK_TCK));
+  long long ran = 0, delayed = 0;
+  if (std::sscanf(file_of(pid, "schedstat").c_str(), "%lld %lld", &ran, &delayed) == 2)
+    use.delayed_ns = delayed;
+  return use;
 }
 
 bool catches_signal(pid_t pid, int signal) {

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "launcher/job/process_use.h"
+
 namespace rueda::launcher {
 
 // Of LifeWatch, which asks for less and more often: ProcessState (silence.h).
@@ -17,6 +19,8 @@ struct ProcessActivity {
 
 // Of its main thread.
 ProcessActivity process_activity(pid_t pid);
+// What it takes of the host so far; zeros where /proc does not say.
+ProcessUse process_use(pid_t pid);
 // Does it catch this signal? Else the signal would end it.
 bool catches_signal(pid_t pid, int signal);
 

@@ -14,6 +14,7 @@ inline constexpr Command kCommands[] = {
     {"bench", "", "how fast collectives are on it"},
     {"attention", "plan", "what each rank computes and sends in a distributed attention"},
     {"status", "", "what the ranks of a running job do"},
+    {"top", "", "the same second by second: which rank is slow, and why"},
     {"drain", "", "asks a running job to end at the same step on all ranks"},
     {"explain", "DIR", "why a job hung or failed, from its flight recorders"},
     {"migrate", "SCRIPT...",

@@ -51,8 +51,9 @@ int fail(const std::string& text, int code) {
   return code;
 }
 
-// The only job of this user on this host; empty, and said so, unless there is one.
-std::string only_job(const std::string& command, const std::string& more = "") {
+}  // namespace
+
+std::string only_job(const std::string& command, const std::string& more) {
   const std::vector<RunningJob> jobs = running_jobs();
   if (jobs.size() == 1) return jobs.front().id;
   std::string text =
@@ -67,8 +68,6 @@ std::string only_job(const std::string& command, const std::string& more = "") {
   fail(text, 1);
   return "";
 }
-
-}  // namespace
 
 int run_explain(const std::vector<std::string>& arguments) {
   if (is_help(arguments)) return std::fputs(kExplainUsage, stdout), 0;

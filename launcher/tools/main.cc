@@ -11,6 +11,7 @@
 #include "launcher/tools/doctor/doctor.h"
 #include "launcher/tools/flight_command.h"
 #include "launcher/tools/plan/command.h"
+#include "launcher/tools/top/top.h"
 
 namespace {
 
@@ -38,6 +39,8 @@ int main(int argc, char** argv) {
     return rueda::launcher::run_explain(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "status")
     return rueda::launcher::run_status(std::vector<std::string>(argv + 2, argv + argc));
+  if (argc >= 2 && std::string(argv[1]) == "top")
+    return rueda::top::run_top(std::vector<std::string>(argv + 2, argv + argc));
   if (argc >= 2 && std::string(argv[1]) == "drain")
     return rueda::launcher::run_drain(std::vector<std::string>(argv + 2, argv + argc));
   for (const char* python : {"migrate", "demo", "new"}) {

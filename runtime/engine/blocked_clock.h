@@ -21,8 +21,9 @@ class BlockedClock {
   // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread looks
   // for signals, is one.
   int64_t since() const {
-    return threads_.load(std::memory_order_relaxed) > 0 ? whole_since_.load(std::memory_order_relaxed)
-                                                        : 0;
+    return threads_.load(std::memory_order_relaxed) > 0
+               ? whole_since_.load(std::memory_order_relaxed)
+               : 0;
   }
 
   // A thread is blocked as long as this lives. clock: may be null.

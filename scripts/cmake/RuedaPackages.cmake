@@ -83,6 +83,14 @@ add_library(rueda_yaml INTERFACE)
 target_include_directories(rueda_yaml SYSTEM INTERFACE ${RUEDA_YAML_INCLUDE})
 target_link_libraries(rueda_yaml INTERFACE ${RUEDA_YAML_ARCHIVE})
 
+# ncurses, static, for `rueda top`: nothing of it is needed at run time but the terminal's description.
+rueda_find(PATH RUEDA_NCURSES_INCLUDE ncurses.h libncurses-dev)
+rueda_find(LIBRARY RUEDA_NCURSES_ARCHIVE libncursesw.a libncurses-dev)
+rueda_find(LIBRARY RUEDA_TINFO_ARCHIVE libtinfo.a libncurses-dev)
+add_library(rueda_ncurses INTERFACE)
+target_include_directories(rueda_ncurses SYSTEM INTERFACE ${RUEDA_NCURSES_INCLUDE})
+target_link_libraries(rueda_ncurses INTERFACE ${RUEDA_NCURSES_ARCHIVE} ${RUEDA_TINFO_ARCHIVE})
+
 # hwloc's header; its library is opened at run time, where it is installed (ruedarun --bind).
 find_path(RUEDA_HWLOC_INCLUDE hwloc.h)
 

@@ -68,19 +68,19 @@ flight::Snapshot put_together(const std::vector<FlightPiece>& pieces) {
 
 TEST_CASE("the whole of a recorder comes out as it was, without the empty parts", "[pieces]") {
   const Memory memory(300);
-  const auto pieces = launcher::flight_pieces(memory.view(), true);
+  const auto pieces = launcher::flight_pieces(memory.view(), launcher::Detail::kWhole);
   CHECK(size_of(pieces) < 300 * sizeof(flight::Record) + 24'000);
   FlightMirror mirror = FlightMirror::make().value();
   for (const FlightPiece& piece : pieces) REQUIRE(mirror.put(piece).ok());
   CHECK(std::memcmp(mirror.bytes().data(), memory.view().data(), flight::kTotalBytes) == 0);
   const Memory full(flight::kRecords + 100);
-  CHECK(put_together(launcher::flight_pieces(full.view(), true)).operations.size() ==
-        flight::kRecords);
+  CHECK(put_together(launcher::flight_pieces(full.view(), launcher::Detail::kWhole))
+            .operations.size() == flight::kRecords);
 }
 
 TEST_CASE("of a running job come what was last and what waits", "[pieces]") {
   const Memory memory(4000, 50);
-  const auto pieces = launcher::flight_pieces(memory.view(), false);
+  const auto pieces = launcher::flight_pieces(memory.view(), launcher::Detail::kRecent);
   CHECK(size_of(pieces) < 256 * sizeof(flight::Record) + 16'000);
   const flight::Snapshot back = put_together(pieces);
   CHECK(back.submitted == 4000);
@@ -96,9 +96,9 @@ TEST_CASE("of a running job come what was last and what waits", "[pieces]") {
 }
 
 TEST_CASE("nothing is nothing, and pieces that do not fit are refused", "[pieces]") {
-  CHECK(launcher::flight_pieces(ByteView(), true).empty());
+  CHECK(launcher::flight_pieces(ByteView(), launcher::Detail::kWhole).empty());
   const std::vector<uint64_t> zero(flight::kTotalBytes / 8);
-  CHECK(launcher::flight_pieces(std::as_bytes(std::span(zero)), true).empty());
+  CHECK(launcher::flight_pieces(std::as_bytes(std::span(zero)), launcher::Detail::kWhole).empty());
   FlightMirror mirror = FlightMirror::make().value();
   CHECK(mirror.put({flight::kTotalBytes - 8, std::string(8, 'x')}).ok());
   CHECK(mirror.put({flight::kTotalBytes, std::string(8, 'x')}).code() == Code::kDataLoss);

@@ -10,6 +10,7 @@
 #include "launcher/observe/status_report.h"
 #include "runtime/observe/flight/flight_reader.h"
 #include "runtime/observe/flight/flight_recorder.h"
+#include "runtime/observe/stats/summary.h"
 #include "tests/support/folder.h"
 
 using namespace rueda;
@@ -67,6 +68,31 @@ size_t walk(ByteView memory) {
     if (!can_be_shown(line)) FAIL("not a line");
   }
   return sum + flight::read_mail(memory).size();
+}
+
+TEST_CASE("vitals are read from the header and the stats page alone", "[flight]") {
+  auto recorder = flight::FlightRecorder::open(-1, {2, 4, 7, "node", "job", "shm+tcp"});
+  REQUIRE(recorder != nullptr);
+  recorder->stats().message_ended(CollectiveKind::kSend, 9);
+  const auto vitals = flight::read_vitals(recorder->memory());
+  REQUIRE(vitals.has_value());
+  CHECK(vitals->rank == 2);
+  CHECK(vitals->size == 4);
+  CHECK(vitals->epoch == 7);
+  CHECK(vitals->host == "node");
+  CHECK(vitals->stats.bytes[static_cast<size_t>(CollectiveKind::kSend)] == 9);
+  CHECK(stats::transport_of(vitals->stats) == "shm+tcp");
+  CHECK_FALSE(flight::read_vitals(recorder->memory().first(100)).has_value());
+  // Numbers that cannot be do no harm.
+  auto& page = recorder->stats().page();
+  page.waiting_ns = -5;
+  page.bytes[0] = INT64_MAX;
+  page.late_of[3] = INT64_MIN;
+  const auto wrong = flight::read_vitals(recorder->memory());
+  REQUIRE(wrong.has_value());
+  CHECK(wrong->stats.waiting_ns == 0);
+  CHECK(wrong->stats.bytes[0] == int64_t{1} << 52);
+  CHECK(wrong->stats.late_of[3] == 0);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ TEST_CASE("a report comes out as it went in, one message per rank", "[report]") 
     view.record.state = "killed by signal 9 (SIGKILL)";
     view.record.stacks = "here\nthere\n";
     view.pid = 100 + rank;
+    view.use = {5, 6, 7, 8};
+    view.stalled = 2;
     view.pieces = {{0, std::string(16, 'a')}, {4096, std::string(8, 'b')}};
     report.ranks.push_back(view);
   }
@@ -35,6 +37,8 @@ TEST_CASE("a report comes out as it went in, one message per rank", "[report]") 
     REQUIRE(view.ok());
     CHECK(view.value().record.rank == 2 + i);
     CHECK(view.value().pid == 102 + i);
+    CHECK(view.value().use == ProcessUse{5, 6, 7, 8});
+    CHECK(view.value().stalled == 2);
     CHECK(view.value().record.life == RankRecord::Life::kDead);
     CHECK(view.value().record.state == "killed by signal 9 (SIGKILL)");
     CHECK(view.value().record.stacks == "here\nthere\n");
@@ -133,11 +137,11 @@ TEST_CASE("orders of an elastic job are read back", "[report]") {
 }
 
 TEST_CASE("orders of the controller are read back; other messages are none", "[report]") {
-  const auto order = order_from_wire(to_wire(HostQuestion{5, true, {1, 3}}));
+  const auto order = order_from_wire(to_wire(HostQuestion{5, Detail::kWhole, {1, 3}}));
   REQUIRE(order.has_value());
   CHECK(order->kind == Order::Kind::kObserve);
   CHECK(order->question.round == 5);
-  CHECK(order->question.whole);
+  CHECK(order->question.detail == Detail::kWhole);
   CHECK(order->question.stacks_of == std::vector<rueda::Rank>{1, 3});
   control::ControllerMessage message;
   message.mutable_mail()->set_member(2);

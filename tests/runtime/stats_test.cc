@@ -55,20 +55,20 @@ TEST_CASE("operations, bytes and batches are counted by kind", "[stats]") {
   counted.stats.message_ended(CollectiveKind::kSend, 7);
   const stats::Numbers then = stats::read(*counted.page);
   auto all = counted.now();
-  CHECK(all[stats::operations] == 5);
-  CHECK(all[stats::bytes] == 357);
-  CHECK(all[stats::allreduce_operations] == 3);
-  CHECK(all[stats::allreduce_bytes] == 300);
-  CHECK(all[stats::alltoall_bytes] == 50);
-  CHECK(all[stats::send_operations] == 1);
-  CHECK(all[stats::batches] == 2);
-  CHECK(all[stats::planned_share] == 0.5);
+  CHECK(all.operations == 5);
+  CHECK(all.bytes == 357);
+  CHECK(all.allreduce_operations == 3);
+  CHECK(all.allreduce_bytes == 300);
+  CHECK(all.alltoall_bytes == 50);
+  CHECK(all.send_operations == 1);
+  CHECK(all.batches == 2);
+  CHECK(all.planned_share == 0.5);
   counted.stats.message_ended(CollectiveKind::kRecv, 9);
   all = counted.now(then);  // since then
-  CHECK(all[stats::operations] == 1);
-  CHECK(all[stats::recv_bytes] == 9);
-  CHECK(all[stats::batches] == 0);
-  CHECK(all[stats::planned_share] == 0);
+  CHECK(all.operations == 1);
+  CHECK(all.recv_bytes == 9);
+  CHECK(all.batches == 0);
+  CHECK(all.planned_share == 0);
 }
 
 TEST_CASE("what passes while nobody waits is overlapped", "[stats]") {
@@ -88,11 +88,11 @@ TEST_CASE("what passes while nobody waits is overlapped", "[stats]") {
   CHECK(at_end.collective.nanoseconds >= 20'000'000);
   if (!waits) {
     CHECK(at_end.waited_busy_ns == 0);
-    CHECK(counted.now()[stats::overlapped_share] == 1);
+    CHECK(counted.now().overlapped_share == 1);
   } else {
     CHECK(at_end.waited_busy_ns >= 20'000'000);
     CHECK(at_end.busy_ns - at_end.waited_busy_ns >= 20'000'000);
-    CHECK(counted.now()[stats::waiting_seconds] >= 0.02);
+    CHECK(counted.now().waiting_seconds >= 0.02);
   }
   std::this_thread::sleep_for(kMoment);  // nothing is under way
   const auto next = counted.stats.batch_begun();
@@ -104,11 +104,11 @@ TEST_CASE("what passes while nobody waits is overlapped", "[stats]") {
 TEST_CASE("steps are those that are told, else rounds of a plan", "[stats]") {
   Counted counted;
   for (int i = 0; i < 3; ++i) counted.stats.round_begins();
-  CHECK(counted.now()[stats::steps] == 3);
+  CHECK(counted.now().steps == 3);
   CHECK(stats::count_of(stats::read(*counted.page).step) == 2);
   counted.stats.step_begins();
   counted.stats.round_begins();
-  CHECK(counted.now()[stats::steps] == 4);
+  CHECK(counted.now().steps == 4);
 }
 
 TEST_CASE("lateness is by rank, and of more than there is room for together", "[stats]") {
@@ -122,21 +122,21 @@ TEST_CASE("lateness is by rank, and of more than there is room for together", "[
   CHECK(late[5].seconds == Approx(1.5));
   CHECK(late.back().rank == -1);
   CHECK(late.back().seconds == Approx(100 - stats::kLateRanks));
-  CHECK(counted.now()[stats::late_ranks_seconds] == Approx(100.5));
+  CHECK(counted.now().late_ranks_seconds == Approx(100.5));
 }
 
 TEST_CASE("waiting for data counts once, also while it lasts", "[stats]") {
   Counted counted;
   counted.stats.data_wait_ends();  // without a beginning
-  CHECK(counted.now()[stats::data_wait_seconds] == 0);
+  CHECK(counted.now().data_wait_seconds == 0);
   counted.stats.data_wait_begins();
   counted.stats.data_wait_begins();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  CHECK(counted.now()[stats::data_wait_seconds] >= 0.005);
+  CHECK(counted.now().data_wait_seconds >= 0.005);
   counted.stats.data_wait_ends();
-  const double waited = counted.now()[stats::data_wait_seconds];
+  const double waited = counted.now().data_wait_seconds;
   CHECK(waited >= 0.005);
-  CHECK(counted.now()[stats::data_wait_seconds] == waited);
+  CHECK(counted.now().data_wait_seconds == waited);
 }
 
 TEST_CASE("another epoch of the same process goes on counting", "[stats]") {
@@ -145,8 +145,8 @@ TEST_CASE("another epoch of the same process goes on counting", "[stats]") {
   counted.page->waiting_since = 1;  // its threads are gone
   const stats::Stats next(counted.page.get(), "tcp");
   const auto all = counted.now();
-  CHECK(all[stats::send_bytes] == 7);
-  CHECK(all[stats::waiting_seconds] == 0);
+  CHECK(all.send_bytes == 7);
+  CHECK(all.waiting_seconds == 0);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/late_ranks.h"

@@ -191,6 +191,14 @@ SETTINGS = (
         '1: every rank writes a timeline, on one clock, "rank<N>" in its name'),
     Setting("RUEDA_SUMMARY", "summary", False, _TELLS,
         "1: ranks count what the launcher's --summary prints"),
+    Setting("RUEDA_METRICS", "metrics", "", _TELLS,
+        "[ADDRESS:]PORT where the launcher's agent on each host serves /metrics and /healthz of its ranks; "
+        "without an address 127.0.0.1; port 0: any, which is printed"),
+    Setting("RUEDA_METRICS_ALL", "metrics_all", False, _TELLS,
+        "1: there the ranks of all hosts, from where ruedarun runs, and nothing on the others"),
+    Setting("RUEDA_METRICS_FILE", "metrics_file", "", _TELLS,
+        "file that each host's metrics are written to every five seconds, for node_exporter's textfile collector "
+        "(NAME.prom)"),
     Setting("RUEDA_NAME_SLOW_RANKS", "name_slow_ranks", True, _TELLS,
         "1: warn, once per job and rank, about a rank that has cost the others a tenth of the last ten "
         "seconds"),
@@ -272,6 +280,12 @@ FLAGS = (
         dest="timeline_mark_cycles", key="timeline.mark_cycles"),
     Flag(("--summary",), "RUEDA_SUMMARY", SWITCH,
         "print one screen at the end: where the time went", on_off=("1", None)),
+    Flag(("--metrics",), "RUEDA_METRICS",
+        help="[ADDRESS:]PORT: {}, where Prometheus finds each host's ranks"),
+    Flag(("--metrics-all",), "RUEDA_METRICS_ALL", SWITCH,
+        "{}=1: there those of all hosts, at ruedarun's", on_off=("1", None)),
+    Flag(("--metrics-file",), "RUEDA_METRICS_FILE",
+        help="FILE: {}, for node_exporter"),
     Flag(("--flight-recorder",), "RUEDA_FLIGHT_RECORDER",
         help="FOLDER: {}, what the ranks did last if one fails"),
     Flag(("--stall-policy",), "RUEDA_STALL_POLICY",

@@ -1,7 +1,9 @@
 #include "runtime/observe/flight/flight_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "collectives/base/utf8.h"
@@ -211,6 +213,32 @@ std::optional<counters::Progress> read_progress(ByteView memory) {
   progress.planned_batches = header.planned;
   progress.planned_tensors = header.planned_tensors;
   return progress;
+}
+
+std::optional<Vitals> read_vitals(ByteView memory) {
+  constexpr int64_t kMost = int64_t{1} << 52;  // sums of some hundred of these do not overflow
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return std::nullopt;
+  const auto header = copy<Header>(memory.data());
+  if (header.magic != kMagic || header.version != kVersion || header.layout != layout_hash())
+    return std::nullopt;
+  Vitals out;
+  out.rank = std::max(0, header.rank);
+  out.size = std::max(0, header.size);
+  out.pid = header.pid;
+  out.left = header.left != 0;
+  out.epoch = header.epoch;
+  out.host =
+      clean_text({header.host, strnlen(header.host, sizeof(header.host))}, sizeof(header.host));
+  out.submitted = header.submitted;
+  out.ended = std::min(header.ended, header.submitted);
+  out.planned = header.planned;
+  out.planned_ended = std::min(header.planned_ended, header.planned);
+  const auto written = copy<stats::Numbers>(memory.data() + kStatsOffset);
+  auto words = std::bit_cast<std::array<int64_t, stats::kWords>>(written);
+  for (int64_t& word : words) word = std::clamp<int64_t>(word, 0, kMost);
+  out.stats = std::bit_cast<stats::Numbers>(words);
+  out.stats.transport = written.transport;
+  return out;
 }
 
 std::string read_mail(ByteView memory) {

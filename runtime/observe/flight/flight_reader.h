@@ -71,6 +71,18 @@ inline int64_t elapsed_ns(int64_t then, int64_t now) {
 bool has_unfinished(ByteView memory);
 // All but how long something waits. Empty: no rank has taken this memory. Cheap.
 std::optional<counters::Progress> read_progress(ByteView memory);
+// How a rank does, in numbers; each is what it may be, whatever the memory says.
+struct Vitals {
+  Rank rank = 0, size = 0;
+  int pid = 0;
+  bool left = false;
+  uint64_t epoch = 0;
+  std::string host;
+  uint64_t submitted = 0, ended = 0, planned = 0, planned_ended = 0;
+  stats::Numbers stats;
+};
+// Empty: no rank has taken this memory. Cheap: reads the header and the stats page.
+std::optional<Vitals> read_vitals(ByteView memory);
 // What the mailbox of this memory says; "" for none.
 std::string read_mail(ByteView memory);
 // Puts a text into the mailbox, cut if longer. memory: kTotalBytes of it. One writer.

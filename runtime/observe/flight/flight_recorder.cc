@@ -100,7 +100,8 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& ide
     at = mmap(nullptr, kTotalBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return nullptr;
   }
-  std::unique_ptr<FlightRecorder> recorder(new FlightRecorder(static_cast<std::byte*>(at), shared, identity));
+  std::unique_ptr<FlightRecorder> recorder(
+      new FlightRecorder(static_cast<std::byte*>(at), shared, identity));
   recorder->begin(identity);
   return recorder;
 }

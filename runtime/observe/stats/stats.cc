@@ -18,9 +18,7 @@ Stats::Stats(Page* page, std::string_view transport) : page_(*page) {
   page_.step_begun_ns.store(0, std::memory_order_relaxed);
 }
 
-Stats::Nanos Stats::now() {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
+Stats::Nanos Stats::now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 Stats::Nanos Stats::waited(Nanos at) const {
   const Nanos since = page_.waiting_since.load(std::memory_order_relaxed);

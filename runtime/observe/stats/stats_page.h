@@ -30,7 +30,7 @@ struct Buckets {
 
   static size_t of(int64_t nanoseconds) {
     const auto value = static_cast<uint64_t>(nanoseconds < 0 ? 0 : nanoseconds);
-    const int doubling = std::bit_width(value) - 1;
+    const int doubling = static_cast<int>(std::bit_width(value)) - 1;
     if (doubling < kFirstDoubling) return 0;
     if (doubling >= kFirstDoubling + kDoublings) return kCount - 1;
     const size_t quarter = (value >> (doubling - 2)) & 3;
@@ -65,8 +65,8 @@ struct Fields {
   Word waiting_ns = {};     // threads have waited before that
   Word data_since = {};     // likewise for data
   Word data_ns = {};
-  Word steps = {};         // optimizer steps begun; where nobody tells of them: rounds of a step plan
-  Histogram<Word> step;    // from the beginning of one to that of the next
+  Word steps = {};       // optimizer steps begun; where nobody tells of them: rounds of a step plan
+  Histogram<Word> step;  // from the beginning of one to that of the next
   Word step_begun_ns = {};  // the last one
   Word steps_are_told = {};
   // ---- at init

@@ -1,6 +1,7 @@
 #include "runtime/observe/stats/summary.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace rueda::stats {
@@ -27,28 +28,36 @@ double mean_of(const Histogram<int64_t>& histogram) {
 }
 
 double share_of(int64_t part, int64_t whole) {
-  return whole <= 0 ? 0 : std::clamp(static_cast<double>(part) / static_cast<double>(whole), 0., 1.);
+  return whole <= 0 ? 0
+                    : std::clamp(static_cast<double>(part) / static_cast<double>(whole), 0., 1.);
 }
 
 struct Kind {
   CollectiveKind kind;
-  Place operations, bytes;
+  double Summary::*operations;
+  double Summary::*bytes;
 };
 constexpr Kind kAll[] = {
-    {CollectiveKind::kAllreduce, allreduce_operations, allreduce_bytes},
-    {CollectiveKind::kAllgather, allgather_operations, allgather_bytes},
-    {CollectiveKind::kBroadcast, broadcast_operations, broadcast_bytes},
-    {CollectiveKind::kReducescatter, reducescatter_operations, reducescatter_bytes},
-    {CollectiveKind::kAlltoall, alltoall_operations, alltoall_bytes},
-    {CollectiveKind::kBarrier, barrier_operations, barrier_bytes},
-    {CollectiveKind::kSend, send_operations, send_bytes},
-    {CollectiveKind::kRecv, recv_operations, recv_bytes},
-    {CollectiveKind::kReduce, reduce_operations, reduce_bytes},
-    {CollectiveKind::kGather, gather_operations, gather_bytes},
-    {CollectiveKind::kScatter, scatter_operations, scatter_bytes},
+    {CollectiveKind::kAllreduce, &Summary::allreduce_operations, &Summary::allreduce_bytes},
+    {CollectiveKind::kAllgather, &Summary::allgather_operations, &Summary::allgather_bytes},
+    {CollectiveKind::kBroadcast, &Summary::broadcast_operations, &Summary::broadcast_bytes},
+    {CollectiveKind::kReducescatter, &Summary::reducescatter_operations, &Summary::reducescatter_bytes},
+    {CollectiveKind::kAlltoall, &Summary::alltoall_operations, &Summary::alltoall_bytes},
+    {CollectiveKind::kBarrier, &Summary::barrier_operations, &Summary::barrier_bytes},
+    {CollectiveKind::kSend, &Summary::send_operations, &Summary::send_bytes},
+    {CollectiveKind::kRecv, &Summary::recv_operations, &Summary::recv_bytes},
+    {CollectiveKind::kReduce, &Summary::reduce_operations, &Summary::reduce_bytes},
+    {CollectiveKind::kGather, &Summary::gather_operations, &Summary::gather_bytes},
+    {CollectiveKind::kScatter, &Summary::scatter_operations, &Summary::scatter_bytes},
 };
 
 }  // namespace
+
+double total_of(const std::array<int64_t, kKinds>& by_kind) {
+  double sum = 0;
+  for (const int64_t one : by_kind) sum += static_cast<double>(one);
+  return sum;
+}
 
 int64_t count_of(const Histogram<int64_t>& histogram) {
   return std::accumulate(histogram.buckets.begin(), histogram.buckets.end(), int64_t{0});
@@ -68,38 +77,38 @@ double quantile(const Histogram<int64_t>& histogram, double share) {
   return 0;
 }
 
-Summary summarize(const Numbers& now, const Numbers& since, double seconds_passed, Rank ranks,
+Summary summarize(const Numbers& now, const Numbers& since, double seconds, Rank size,
                   int64_t now_ns) {
-  Summary out = {};
-  out[seconds] = seconds_passed;
-  out[size] = ranks;
+  Summary out;
+  out.seconds = seconds;
+  out.size = size;
   int64_t all = 0;
   for (const Kind& one : kAll) {
     const auto kind = static_cast<size_t>(one.kind);
-    out[one.operations] = static_cast<double>(now.operations[kind] - since.operations[kind]);
-    out[one.bytes] = static_cast<double>(now.bytes[kind] - since.bytes[kind]);
-    out[operations] += out[one.operations];
-    out[bytes] += out[one.bytes];
+    out.*one.operations = static_cast<double>(now.operations[kind] - since.operations[kind]);
+    out.*one.bytes = static_cast<double>(now.bytes[kind] - since.bytes[kind]);
+    out.operations += out.*one.operations;
+    out.bytes += out.*one.bytes;
     all += now.batches[kind] - since.batches[kind];
   }
   const int64_t planned = now.planned_batches - since.planned_batches;
-  out[batches] = static_cast<double>(all);
-  out[planned_batches] = static_cast<double>(planned);
-  out[planned_share] = share_of(planned, all);
+  out.batches = static_cast<double>(all);
+  out.planned_batches = static_cast<double>(planned);
+  out.planned_share = share_of(planned, all);
   const auto collective = difference(now.collective, since.collective);
-  out[collective_seconds_mean] = mean_of(collective);
-  out[collective_seconds_p95] = quantile(collective, 0.95);
+  out.collective_seconds_mean = mean_of(collective);
+  out.collective_seconds_p95 = quantile(collective, 0.95);
   const int64_t busy = now.busy_ns - since.busy_ns;
-  out[busy_seconds] = seconds_of(busy);
-  out[overlapped_share] = share_of(busy - (now.waited_busy_ns - since.waited_busy_ns), busy);
-  out[waiting_seconds] =
+  out.busy_seconds = seconds_of(busy);
+  out.overlapped_share = share_of(busy - (now.waited_busy_ns - since.waited_busy_ns), busy);
+  out.waiting_seconds =
       seconds_of(with_open(now.waiting_ns, now.waiting_since, now_ns) - since.waiting_ns);
-  for (const Late& one : late_ranks(now, since)) out[late_ranks_seconds] += one.seconds;
-  out[steps] = static_cast<double>(now.steps - since.steps);
+  for (const Late& one : late_ranks(now, since)) out.late_ranks_seconds += one.seconds;
+  out.steps = static_cast<double>(now.steps - since.steps);
   const auto step = difference(now.step, since.step);
-  out[step_seconds_mean] = mean_of(step);
-  out[step_seconds_p95] = quantile(step, 0.95);
-  out[data_wait_seconds] =
+  out.step_seconds_mean = mean_of(step);
+  out.step_seconds_p95 = quantile(step, 0.95);
+  out.data_wait_seconds =
       seconds_of(with_open(now.data_ns, now.data_since, now_ns) - since.data_ns);
   return out;
 }
@@ -108,6 +117,17 @@ Numbers as_of(Numbers now, int64_t now_ns) {
   now.waiting_ns = with_open(now.waiting_ns, now.waiting_since, now_ns);
   now.data_ns = with_open(now.data_ns, now.data_since, now_ns);
   return now;
+}
+
+std::string transport_of(const Numbers& page) {
+  char name[sizeof(page.transport)];
+  std::memcpy(name, &page.transport, sizeof(name));
+  std::string out;
+  for (const char c : name) {
+    const bool known = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+';
+    if (known) out += c;
+  }
+  return out;
 }
 
 std::vector<Late> late_ranks(const Numbers& now, const Numbers& since) {

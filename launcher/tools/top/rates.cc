@@ -1,0 +1,156 @@
+#include "launcher/tools/top/rates.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace rueda::top {
+namespace {
+
+constexpr double kWorthAWord = 0.02;  // of the others' time
+
+double share(double more, double seconds) {
+  return seconds <= 0 ? 0 : std::clamp(more / seconds, 0.0, 1.0);
+}
+
+std::string in_percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%.0f %%", 100 * share);
+  return text;
+}
+
+// Why a rank comes late, by what it does instead.
+std::string cause(const Row& row) {
+  const double much = std::max(0.1, row.late / 4);
+  if (row.state.starts_with("stopped") || row.state.starts_with("frozen"))
+    return "it is " + row.state;
+  if (row.data >= much) return "it waits for data for " + in_percent(row.data) + " of its time";
+  if (row.delayed >= much)
+    return "it waits for a core for " + in_percent(row.delayed) +
+           " of its time: its host has more to do than cores";
+  if (row.cores < 0.5)
+    return "it does not compute (" + in_percent(row.cores) +
+           " of a core): " + (row.state.empty() ? "it sleeps" : row.state);
+  return "it computes longer than the others (" + in_percent(row.cores) + " of a core)";
+}
+
+}  // namespace
+
+void Rates::take(const Sample& sample) {
+  before_ = std::exchange(now_, sample);
+  std::map<Rank, const RankSample*> earlier;
+  for (const RankSample& one : before_.ranks) earlier[one.rank] = &one;
+  rows_.clear();
+  const double others = std::max<double>(1, static_cast<double>(now_.ranks.size()) - 1);
+  for (const RankSample& one : now_.ranks) {
+    Row row;
+    row.rank = one.rank;
+    row.pid = one.pid;
+    row.host = one.host;
+    row.state =
+        one.life == "running" ? one.state : one.life + (one.state.empty() ? "" : ": " + one.state);
+    row.has_joined = one.has_joined;
+    row.steps = one.steps;
+    row.resident_bytes = one.resident_bytes;
+    row.shared_memory_bytes = one.shared_memory_bytes;
+    row.stalled = one.stalled;
+    if (one.timed_steps > 0) row.step_seconds = one.step_seconds / one.timed_steps;
+    const auto known = earlier.find(one.rank);
+    std::deque<double>& history = history_[one.rank];
+    if (known != earlier.end() && known->second->pid == one.pid && one.now > known->second->now) {
+      const RankSample& then = *known->second;
+      const double passed = one.now - then.now;
+      const double steps = one.timed_steps - then.timed_steps;
+      if (steps > 0) {
+        row.step_seconds = std::max(0.0, one.step_seconds - then.step_seconds) / steps;
+        history.push_back(row.step_seconds);
+      }
+      row.late = share(one.late_seconds - then.late_seconds, passed * others);
+      row.waiting = share(one.waiting_seconds - then.waiting_seconds, passed);
+      row.data = share(one.data_wait_seconds - then.data_wait_seconds, passed);
+      row.delayed = share(one.delayed_seconds - then.delayed_seconds, passed);
+      row.bytes_per_second = std::max(0.0, one.bytes - then.bytes) / passed;
+      row.cores = std::max(0.0, one.cpu_seconds - then.cpu_seconds) / passed;
+    } else if (known != earlier.end() && known->second->pid != one.pid) {
+      history.clear();  // another process
+    }
+    while (history.size() > kHistory) history.pop_front();
+    row.history.assign(history.begin(), history.end());
+    rows_.push_back(std::move(row));
+  }
+}
+
+double Rates::planned_share() const {
+  double all = 0, planned = 0, all_before = 0, planned_before = 0;
+  for (const RankSample& one : now_.ranks) all += one.batches, planned += one.planned_batches;
+  for (const RankSample& one : before_.ranks)
+    all_before += one.batches, planned_before += one.planned_batches;
+  if (all > all_before && planned >= planned_before && all_before > 0)
+    return share(planned - planned_before, all - all_before);
+  return share(planned, all);
+}
+
+std::string slowest(const std::vector<Row>& rows) {
+  const auto worst = std::max_element(rows.begin(), rows.end(),
+                                      [](const Row& a, const Row& b) { return a.late < b.late; });
+  if (worst == rows.end() || rows.size() < 2 || worst->late < kWorthAWord) return "";
+  return "rank " + std::to_string(worst->rank) + (worst->host.empty() ? "" : " on " + worst->host) +
+         ": the others waited for it for " + in_percent(worst->late) + " of their time; " +
+         cause(*worst);
+}
+
+std::vector<Row> fold_by_host(const std::vector<Row>& rows) {
+  std::vector<Row> out;
+  for (const Row& row : rows) {
+    auto host =
+        std::find_if(out.begin(), out.end(), [&](const Row& one) { return one.host == row.host; });
+    if (host == out.end()) {
+      out.push_back(row);
+      out.back().state.clear();
+      continue;
+    }
+    const auto before = static_cast<double>(host->ranks);
+    const auto mean = [&](double Row::*field) {
+      (*host).*field = ((*host).*field * before + row.*field) / (before + 1);
+    };
+    for (double Row::*field : {&Row::step_seconds, &Row::waiting, &Row::data, &Row::delayed})
+      mean(field);
+    host->late = std::max(host->late, row.late);
+    host->steps = std::max(host->steps, row.steps);
+    for (double Row::*field : {&Row::bytes_per_second, &Row::cores, &Row::resident_bytes,
+                               &Row::shared_memory_bytes, &Row::stalled})
+      (*host).*field += row.*field;
+    ++host->ranks;
+  }
+  return out;
+}
+
+const char* name_of(Order order) {
+  switch (order) {
+    case Order::kRank: return "rank";
+    case Order::kLate: return "late";
+    case Order::kStep: return "step time";
+    case Order::kWaiting: return "waiting";
+    case Order::kCores: return "CPU";
+    case Order::kMemory: return "memory";
+    case Order::kOrders: break;
+  }
+  return "";
+}
+
+void sort_rows(std::vector<Row>* rows, Order order) {
+  const auto key = [order](const Row& row) {
+    switch (order) {
+      case Order::kLate: return row.late;
+      case Order::kStep: return row.step_seconds;
+      case Order::kWaiting: return row.waiting;
+      case Order::kCores: return row.cores;
+      case Order::kMemory: return row.resident_bytes;
+      default: return 0.0;
+    }
+  };
+  std::stable_sort(rows->begin(), rows->end(), [&](const Row& a, const Row& b) {
+    return order == Order::kRank ? a.rank < b.rank : key(a) > key(b);
+  });
+}
+
+}  // namespace rueda::top
