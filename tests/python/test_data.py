@@ -12,12 +12,14 @@ import tarfile
 import threading
 import traceback
 import types
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import rueda.data
 from expect import eventually
 from rueda.data import Arrays, DataError, DataLoader, Files, Parquet, WebDataset
+from rueda.data._balance import shares_for
 from rueda.data._deal import Deal, pieces
 from rueda.data._order import Order, Permutation
 
@@ -145,6 +147,33 @@ def test_each_sample_comes_to_one_rank(size, uneven):
         count = left if uneven == "join" else left // (2 * size) * 2 * size
         assert seen == list(range(consumed, consumed + count))
         assert all(deal.is_even == (len({d.my_steps for d in deals}) == 1) for deal in deals)
+
+
+@pytest.mark.parametrize("shares", [[6, 2], [1, 1, 10], [5, 4, 3]])
+def test_weighted_averages_over_ranks_are_those_of_even_shares_exactly(shares):
+    values = [Fraction(n * n % 17) for n in range(31)]
+    even = [sum(shares) // len(shares)] * len(shares)
+    means = {}
+    for dealt in (shares, even):
+        deals = [Deal(31, 3, dealt, rank, "join") for rank in range(len(dealt))]
+        means[tuple(dealt)] = found = []
+        for step in range(deals[0].steps):
+            counts = deals[0].counts(step)
+            mine = [[values[place] for place in deal.positions(step)] for deal in deals]
+            weights = [Fraction(count * len(counts), sum(counts)) for count in counts]
+            found.append(sum(w * sum(v) / len(v) for w, v in zip(weights, mine) if v) / len(counts))
+    assert means[tuple(shares)] == means[tuple(even)]
+
+
+def test_shares_follow_speeds_within_their_bounds():
+    assert shares_for([1.0, 1.0], 8, 8) == [4, 4] and shares_for([3.0, 1.0], 8, 8) == [6, 2]
+    assert shares_for([3.0, 1.0], 8, 5) == [5, 3] and shares_for([1.0, 1e-9], 8, 8) == [7, 1]
+    assert shares_for([2.0, 5.0, 3.0], 3, 1) == [1, 1, 1]
+    for speeds in itertools.product((1.0, 1.5, 4.0), repeat=3):
+        shares = shares_for(speeds, 12, 12)
+        last = max(share / speed for share, speed in zip(shares, speeds))
+        every = [s for s in itertools.product(range(1, 11), repeat=3) if sum(s) == 12]
+        assert last == min(max(share / speed for share, speed in zip(s, speeds)) for s in every)
 
 
 # Resuming.
@@ -397,6 +426,27 @@ def is_running(pid):
         return False
 
 
+class Locked(list):
+    """A source with a lock, as those of files have, that another thread may hold when a process is forked."""
+
+    def __init__(self, samples):
+        super().__init__(samples)
+        self.forked()
+
+    def forked(self):
+        self.lock = threading.Lock()
+
+    def __getitem__(self, index):
+        with self.lock:
+            return super().__getitem__(index)
+
+
+def test_locks_that_are_held_while_a_process_is_forked_are_not_its_own():
+    source = Locked(range(4))
+    with source.lock:
+        assert given(DataLoader(source, 2, shuffle=False, processes=True)) == [[0, 1], [2, 3]]
+
+
 # Errors.
 
 
@@ -590,8 +640,9 @@ def test_rows_of_parquet_files_are_samples(tmp_path):
         assert batch["name"] == [f"s{i}" for i in n] and batch["v"].tolist() == [[i, i + 0.5] for i in n]
         seen += n
     assert sorted(seen) == list(range(17)) and seen != sorted(seen)
-    by_sample = DataLoader(source, 4, uneven="join", seed=3, transform=lambda sample: sample["n"])
-    assert sum(given(by_sample), []) == seen
+    for options in ({}, {"processes": True}):
+        by_sample = DataLoader(source, 4, uneven="join", seed=3, transform=lambda sample: sample["n"], **options)
+        assert sum(given(by_sample), []) == seen
     assert set(next(iter(DataLoader(Parquet(tmp_path, columns=["n"]), 2)))) == {"n"}
 
 

@@ -1,7 +1,10 @@
 """rueda.data on real ranks: who reads what, who lists, what is shared, where training goes on; each framework."""
 
+import contextlib
 import os
 import pathlib
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -10,9 +13,10 @@ import rueda.data
 from expect import is_shared, raises
 from rueda.data import Arrays, DataError, DataLoader, Files, Parquet, WebDataset
 from test_data import given, numbers, parquet, tar, write
-from worlds import ranks, results, run_ranks
+from worlds import launch, ranks, results, run_ranks
 
 WORLD = "torch"
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_data.py"
 
 
 def everybodys(batches):
@@ -212,6 +216,55 @@ def test_an_elastic_state_keeps_the_loaders_place():
 
 
 @ranks(2)
+def test_balance_moves_samples_to_fast_ranks_and_changes_no_result():
+    """Rank 0 is three times as fast, by a clock of the test's own."""
+    x = np.random.default_rng(1).normal(size=(40, 3))
+    seen = []
+
+    def train(loader, balance=contextlib.nullcontext()):
+        w = np.zeros(3)
+        for _ in range(3):
+            for batch in loader:
+                with balance:
+                    gradient = (2 * batch * (batch @ w - 1)[:, None]).mean(0) * loader.weight
+                    now[0] += len(batch) * (1 if hvd.rank() == 0 else 3)
+                w -= 0.1 * hvd.allreduce(gradient, name="gradient")
+                seen.append(len(batch))
+        return w
+
+    now = [0.0]
+    plain = train(DataLoader(Arrays(x), 4, seed=3))
+    loader = DataLoader(Arrays(x), 4, seed=3)
+    balance = rueda.data.balance(loader)
+    balance._clock = lambda: now[0]
+    seen.clear()
+    np.testing.assert_allclose(train(loader, balance), plain, rtol=1e-13)
+    assert balance.shares == [6, 2] and seen == [4] * 5 + [6, 2][hvd.rank() : hvd.rank() + 1] * 10
+    with raises(ValueError, "loops of your own"):
+        loader.keras()
+    with raises(ValueError, "ranks [0, 1] have measured nothing"):
+        given(loader)
+    with raises(ValueError, "place="):
+        rueda.data.balance(DataLoader(Arrays(x), 4, place=(0, 1)))
+
+
+def test_an_elastic_job_that_loses_a_rank_trains_on_each_sample_once(tmp_path):
+    script = pathlib.Path(__file__).with_name("data_elastic_script.py")
+    code, output = launch(3, [sys.executable, script, tmp_path], options=("--min-np", "1", "--on-failure", "shrink"))
+    assert code == 0, output
+    story = {}  # step: size: rank: samples
+    for path in tmp_path.iterdir():
+        for line in path.read_text().splitlines():
+            step, size, rank, *samples = map(int, line.split())
+            story.setdefault(step, {}).setdefault(size, {})[rank] = samples
+    sizes = [min(story[step]) for step in sorted(story)]  # a step that comes again counts as it was made last
+    assert set(sizes) == {2, 3} and sizes == sorted(sizes, reverse=True), sizes
+    seen = [sample for step, size in enumerate(sizes) for rank in range(size) for sample in story[step][size][rank]]
+    whole = [sample for batch in given(DataLoader(numbers(60), 1, seed=6, place=(0, 1))) for sample in batch]
+    assert seen == whole[: len(seen)] and len(seen) > 56
+
+
+@ranks(2)
 def test_torch_data_sets_are_sources_and_batches_tensors():
     import torch
 
@@ -320,3 +373,31 @@ def trains_with_keras():
     with raises(ValueError, 'uneven="drop"'):
         DataLoader(source, 3, uneven="join").keras()
     return [np.asarray(weight).tolist() for weight in model.get_weights()]
+
+
+def test_the_example_resumes_where_it_was_stopped(tmp_path):
+    """As a user runs it: the loss of the last epochs and the parameters are those of a run that was not stopped."""
+    command = [sys.executable, EXAMPLE, "--data", tmp_path / "data", "--epochs", "3"]
+    code, whole = launch(2, command)
+    assert code == 0, whole
+    losses = re.findall(r"epoch \d/3 loss (\d\.\d+)", whole)
+    assert len(losses) == 3 and float(losses[2]) < float(losses[0]) and "waited for data: rank 0 " in whole, whole
+
+    command += ["--checkpoint", tmp_path / "digits.pt"]
+    code, output = launch(2, [*command, "--steps", "60"])
+    assert code == 0 and "epoch 1/3" in output, output
+    code, rest = launch(2, command)
+    assert code == 0 and re.search(r"goes on behind sample [1-9]\d* of epoch 2", rest), rest
+    assert rest[rest.index("parameter sum") :] == whole[whole.index("parameter sum") :], (rest, whole)
+    assert f"epoch 3/3 loss {losses[2]}" in rest
+
+
+def test_waiting_is_marked_in_the_timeline(tmp_path):
+    outcome = run_ranks(1, waits_for_data, env={"RUEDA_TIMELINE": str(tmp_path / "t.json")})
+    assert results(outcome) == [4]
+    names = [event.get("name") for event in timelines.load(tmp_path / "t.json")]
+    assert names.count("wait for data") == 4
+
+
+def waits_for_data():
+    return len(given(DataLoader(numbers(8), 2)))

@@ -11,12 +11,14 @@
 `_order` says in which order an epoch's samples come, `_deal` whose they are: both are pure, and the same on all ranks. Sources
 (`_arrays`, `_files`, `_parquet`, `_webdataset`) read them; what has to be found out about files is found out once (`_listing`).
 `_batches` makes batches, in memory that the host's ranks share (`_memory`); `_prefetch` ahead of time, in threads or in processes
-(`_process`), `_reading` puts that together. `_loader` is what users call, `_convert` and `_keras` what frameworks get, `_waits` how long steps waited.
+(`_process`), `_reading` puts that together. `_loader` is what users call, `_convert` and `_keras` what frameworks get, `_waits` how long steps waited. `_balance` lets slow ranks have fewer
+samples.
 
 Importing this imports no framework and no library of formats.
 """
 
 from rueda.data._arrays import Arrays
+from rueda.data._balance import balance
 from rueda.data._errors import DataError
 from rueda.data._files import Files
 from rueda.data._loader import DataLoader
@@ -31,6 +33,7 @@ __all__ = [
     "Files",
     "Parquet",
     "WebDataset",
+    "balance",
     "index_seconds",
     "wait_seconds",
 ]

@@ -72,6 +72,10 @@ class Reader:
         except Exception as error:
             raise with_note(error, f"in the batch of samples {shortened(indices)} of {self._source!r}")
 
+    def forked(self):
+        """Called in a process that another thread's locks may have come into: sources that have some make new ones."""
+        getattr(self._source, "forked", lambda: None)()
+
     def _samples(self, indices):
         read = getattr(self._source, "__getitems__", None)
         samples = read(indices) if read is not None else None

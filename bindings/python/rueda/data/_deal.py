@@ -54,7 +54,7 @@ class Deal:
 
     def __init__(self, samples, consumed, shares, rank, uneven):
         self._samples, self._consumed, self._rank = samples, consumed, rank
-        self._shares, self._step = list(shares), sum(shares)
+        self.shares, self._step = list(shares), sum(shares)
         left = max(0, samples - consumed)
         self.steps = left // self._step if uneven == "drop" else -(-left // self._step)
         last = self.counts(self.steps - 1) if self.steps else [1]
@@ -64,7 +64,7 @@ class Deal:
     def counts(self, step):
         """Samples of each rank in this step."""
         begin = self._consumed + step * self._step
-        return pieces(min(self._step, self._samples - begin), self._shares)
+        return pieces(min(self._step, self._samples - begin), self.shares)
 
     def positions(self, step):
         """Of this rank's samples in the order of the epoch: int64."""

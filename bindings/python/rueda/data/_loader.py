@@ -115,6 +115,7 @@ class DataLoader:
         self._prefetch, self._workers, self._processes = prefetch, workers, processes
         self._empty = _memory.shared if shared else _memory.private
         self._process_set, self._given_place = process_set, place
+        self._balance = None
         self._loop = lambda: None  # gives the newest one, while there is one
         self.epoch, self.consumed, self.weight, self.joined = 0, 0, 1.0, None
         self._check_size()
@@ -183,6 +184,8 @@ class DataLoader:
 
         if self._uneven == "join":
             raise ValueError('fit() has as many steps on all ranks: make the loader with uneven="drop"')
+        if self._balance is not None:
+            raise ValueError("fit() gives each rank's mean the same weight: balance() is for loops of your own")
         return keras_data(self)
 
     def _place(self):
@@ -190,7 +193,8 @@ class DataLoader:
 
     def _deal(self):
         rank, size = self._place()
-        return Deal(self._samples, self.consumed, [self._batch_size] * size, rank, self._uneven)
+        shares = [self._batch_size] * size if self._balance is None else self._balance.of(size)
+        return Deal(self._samples, self.consumed, shares, rank, self._uneven)
 
     def _reading(self):
         """What is left of the epoch."""
@@ -220,7 +224,7 @@ class DataLoader:
         """DataError on all ranks where they are about to read different things. All ranks call it; loops do."""
         if self._place()[1] == 1 or self._given_place is not None:
             return
-        mine = {**self.state_dict(), "batch_size": self._batch_size, "uneven": self._uneven}
+        mine = {**self.state_dict(), "batch_size": self._batch_size, "uneven": self._uneven, "shares": self._deal().shares}
         every = allgather_object(mine, "rueda.data.agree", self._process_set)
         for other, theirs in zip(self._process_set.ranks, every):
             names = [name for name in mine if theirs[name] != every[0][name]]
@@ -261,6 +265,8 @@ class _Loop:
         counts = deal.counts(step)
         loader.weight = counts[self._rank] * self._size / sum(counts)
         loader.consumed = deal.consumed_after(step)
+        if loader._balance is not None:
+            loader._balance.given(counts[self._rank])
         self._step += 1
         return batch
 
@@ -271,6 +277,8 @@ class _Loop:
             loader.joined = None
         else:
             loader.joined = join(process_set=loader._process_set)
+        if loader._balance is not None and self._size > 1:
+            loader._balance.settle(loader._process_set)
         self._is_over = True
         loader.epoch, loader.consumed, loader.weight = loader.epoch + 1, 0, 1.0
 

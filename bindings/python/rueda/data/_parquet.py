@@ -51,6 +51,10 @@ class Parquet:
         self.blocks = [rows for _, groups in footers for rows in groups]
         self._files = [(file, group) for file, (_, groups) in enumerate(footers) for group in range(len(groups))]
         self._ends = np.cumsum(np.asarray(self.blocks, np.int64))
+        self.forked()
+
+    def forked(self):
+        """This process keeps nothing yet."""
         self._kept = collections.OrderedDict()  # number of a row group: its columns; used longest ago first
         self._lock = threading.Lock()  # of what is kept; also, one group is decoded at a time, by all of pyarrow's threads
 

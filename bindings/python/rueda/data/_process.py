@@ -101,6 +101,7 @@ def _revived(error, summary, text):
 def _serve(pipe, parents, read):
     """The process: reads what it is asked for, until the parent says that it is over, or is gone."""
     parents.close()
+    read.forked()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if "torch" in sys.modules:

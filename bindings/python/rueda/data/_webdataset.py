@@ -45,6 +45,10 @@ class WebDataset:
         self.paths = paths_of(files, ".tar", process_set)
         self._indexes = dealt(self.paths, _index, process_set)
         self._ends = np.cumsum([len(index.keys) for index in self._indexes])
+        self.forked()
+
+    def forked(self):
+        """This process has no files open yet."""
         self._files = _Files()
 
     def __len__(self):
@@ -114,7 +118,7 @@ def _index(path):
 
 
 class _Files:
-    """Some open files. Any thread reads; a forked process goes on with its parent's, as their places are not used."""
+    """Some open files. Any thread reads."""
 
     def __init__(self):
         self._open = collections.OrderedDict()  # path: _File; used longest ago first
