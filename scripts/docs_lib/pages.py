@@ -19,8 +19,7 @@ PYTHON = {
                 "rueda.torch.elastic", "rueda.torch.memory", "rueda.torch.metrics", "rueda.torch.replicas", "rueda.torch.schedule",
                 "rueda.torch.sync_batch_norm"],
     "attention": ["rueda.attention", "rueda.attention.modules"],
-    "data": ["rueda.data._loader", "rueda.data._arrays", "rueda.data._files", "rueda.data._parquet", "rueda.data._webdataset", "rueda.data._waits",
-             "rueda.data._balance"],
+    "data": ["rueda.data"],
 }
 TITLES = {"python": "Python: rueda", "pytorch": "Python: rueda.torch", "attention": "Python: rueda.attention",
           "data": "Python: rueda.data"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rueda as hvd
 import rueda.data
+import timelines
 from expect import is_shared, raises
 from rueda.data import Arrays, DataError, DataLoader, Files, Parquet, WebDataset
 from test_data import given, numbers, parquet, tar, write
@@ -248,20 +249,39 @@ def test_balance_moves_samples_to_fast_ranks_and_changes_no_result():
         rueda.data.balance(DataLoader(Arrays(x), 4, place=(0, 1)))
 
 
-def test_an_elastic_job_that_loses_a_rank_trains_on_each_sample_once(tmp_path):
+@pytest.mark.parametrize("size, options", [(2, ("--min-np", "1", "--on-failure", "shrink")), (3, ("--min-np", "2"))])
+def test_an_elastic_job_whose_ranks_change_trains_on_each_sample_once(size, options, tmp_path):
+    files, folder = tmp_path / "files", tmp_path / "told"
+    folder.mkdir()
+    write(files, [f"{number:02}" for number in range(60)])
     script = pathlib.Path(__file__).with_name("data_elastic_script.py")
-    code, output = launch(3, [sys.executable, script, tmp_path], options=("--min-np", "1", "--on-failure", "shrink"))
+    code, output = launch(3, [sys.executable, script, files, folder, str(size)], options=options)
     assert code == 0, output
     story = {}  # step: size: rank: samples
-    for path in tmp_path.iterdir():
+    for path in folder.iterdir():
         for line in path.read_text().splitlines():
-            step, size, rank, *samples = map(int, line.split())
-            story.setdefault(step, {}).setdefault(size, {})[rank] = samples
-    sizes = [min(story[step]) for step in sorted(story)]  # a step that comes again counts as it was made last
-    assert set(sizes) == {2, 3} and sizes == sorted(sizes, reverse=True), sizes
-    seen = [sample for step, size in enumerate(sizes) for rank in range(size) for sample in story[step][size][rank]]
-    whole = [sample for batch in given(DataLoader(numbers(60), 1, seed=6, place=(0, 1))) for sample in batch]
-    assert seen == whole[: len(seen)] and len(seen) > 56
+            epoch, step, ranks_, rank, *samples = map(int, line.split())
+            story.setdefault((epoch, step), {}).setdefault(ranks_, {})[rank] = samples
+    seen, sizes = {}, []
+    for epoch, step in sorted(story):
+        ranks_ = min(story[epoch, step])  # a step that comes again counts as it was made last
+        sizes.append(ranks_)
+        seen.setdefault(epoch, []).extend(sum((story[epoch, step][ranks_][rank] for rank in range(ranks_)), []))
+    assert sizes[0] == 3 and 2 in sizes and sizes[-1] == size, sizes
+    everything = DataLoader(numbers(60), 60, seed=6, place=(0, 1))
+    for epoch in sorted(seen):
+        whole = given(everything)[0]
+        assert seen[epoch] == whole[: len(seen[epoch])] and len(seen[epoch]) > 54, epoch
+
+
+def test_an_elastic_job_is_told_that_joining_is_not_for_it():
+    assert results(run_ranks(1, joins_in_an_elastic_job, options=("--min-np", "1"))) == [True]
+
+
+def joins_in_an_elastic_job():
+    with raises(ValueError, "elastic job", 'uneven="drop"'):
+        iter(DataLoader(numbers(8), 2, uneven="join"))
+    return True
 
 
 @ranks(2)

@@ -3,6 +3,7 @@
 import weakref
 
 from rueda._objects import allgather_object
+from rueda._runtime import runtime
 from rueda._waiting import join
 from rueda.common.process_sets import global_process_set
 from rueda.data import _listing, _memory
@@ -122,6 +123,8 @@ class DataLoader:
 
     def __iter__(self):
         self.close()
+        if self._uneven == "join" and runtime.epoch is not None and runtime.epoch.elastic:
+            raise ValueError('uneven="join" in an elastic job: its commits need all ranks, and who has joined makes none; uneven="drop"')
         self.check_ranks()
         loop = _Loop(self, *self._place())
         self._loop = weakref.ref(loop)
