@@ -418,6 +418,26 @@ def test_workers_of_a_killed_process_end():
         eventually(lambda: not is_running(int(pid)))
 
 
+def test_a_forked_process_leaves_the_loops_of_its_parent_alone():
+    loader = DataLoader(numbers(40), 2, processes=True, prefetch=1)
+    loop = iter(loader)
+    next(loop)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="begun in another process"):
+                next(loop)
+            del loop
+            loader.close()
+            assert len(given(DataLoader(numbers(4), 2))) == 2
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(loop)) == 19
+
+
 def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -459,10 +479,13 @@ def fails_at_5(sample):
 @pytest.mark.parametrize("options", [{}, {"prefetch": 0}, {"processes": True}], ids=str)
 def test_an_exception_comes_to_the_loop_with_its_traceback(options):
     loader = DataLoader(numbers(12), 2, shuffle=False, transform=fails_at_5, **options)
+    loop = iter(loader)
     seen = []
     with pytest.raises(KeyError, match="five") as caught:
-        for batch in loader:
+        for batch in loop:
             seen.append(batch.tolist())
+    # At once, though the loop and its traceback are still here.
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rueda data")]
     assert seen == [[0, 1], [2, 3]] and loader.consumed == 4
     text = "".join(traceback.format_exception(caught.value))
     assert "in fails_at_5" in text and ("in sample 5 of Arrays" in text or sys.version_info < (3, 11))

@@ -11,7 +11,7 @@ import pytest
 import rueda as hvd
 import rueda.data
 import timelines
-from expect import is_shared, raises
+from expect import eventually, is_shared, raises
 from rueda.data import Arrays, DataError, DataLoader, Files, Parquet, WebDataset
 from test_data import given, numbers, parquet, tar, write
 from worlds import launch, ranks, results, run_ranks
@@ -53,7 +53,12 @@ def test_members_of_a_process_set_deal_among_themselves():
         mine = given(loader)
         every = hvd.allgather_object(mine, process_set=pair)
         assert sorted(sum(every[0] + every[1], [])) == list(range(9)) and abs(len(every[0]) - len(every[1])) <= 1
+    else:
+        with raises(ValueError, "not a member"):
+            DataLoader(numbers(9), 2, process_set=pair)
     hvd.remove_process_set(pair)
+    with raises(ValueError, "does not exist"):
+        DataLoader(numbers(9), 2, process_set=pair)
 
 
 @ranks(2, 3)
@@ -113,8 +118,12 @@ def test_batches_lie_in_shared_memory_and_their_memory_comes_back():
                 assert total.shape == (8, 1024)
                 break
         del batch
+        loop = iter(loader)
+        del total
+        ahead = loop._reading._prefetch
+        eventually(lambda: ahead is None or ahead._done)  # noqa: B023
         loader.close()
-        assert hvd.counter("heap_in_use") == in_use, options
+        assert hvd.counter("heap_in_use") == in_use, (options, loop)
     assert not is_shared(next(iter(DataLoader(source, 8, shared=False))).ctypes.data)
 
 
@@ -282,6 +291,25 @@ def joins_in_an_elastic_job():
     with raises(ValueError, "elastic job", 'uneven="drop"'):
         iter(DataLoader(numbers(8), 2, uneven="join"))
     return True
+
+
+@ranks(1, 2)
+def test_a_checkpoint_has_the_loaders_place():
+    from rueda.torch import checkpoint
+
+    folder = str(folder_of("checkpoint"))
+    loader, counter = DataLoader(numbers(24), 2, seed=8), {"steps": 0}
+    seen = []
+    for batch in loader:
+        seen.append(batch.tolist())
+        counter["steps"] += 1
+        if len(seen) == 3:
+            checkpoint.save(folder, {"data": loader, "counter": counter}, step=3)
+            checkpoint.wait()
+            break
+    again = DataLoader(numbers(24), 2)
+    assert checkpoint.resume(folder, {"data": again, "counter": {"steps": 0}}) == 3
+    assert everybodys(seen + given(again)) == everybodys(given(DataLoader(numbers(24), 2, seed=8)))
 
 
 @ranks(2)

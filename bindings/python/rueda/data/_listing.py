@@ -9,6 +9,7 @@ import os
 from rueda._objects import allgather_object, broadcast_object
 from rueda._runtime import runtime
 from rueda.common import basics
+from rueda.common.process_sets import id_for_operation
 from rueda.data import _waits
 from rueda.data._errors import DataError
 
@@ -18,6 +19,7 @@ def place(process_set):
     epoch = runtime.epoch
     if not basics.is_initialized() or (epoch is not None and epoch.provisional):
         return 0, 1
+    id_for_operation(process_set)  # ValueError for what is none of this rank's
     return process_set.rank(), process_set.size()
 
 

@@ -123,6 +123,7 @@ class DataLoader:
 
     def __iter__(self):
         self.close()
+        self._check_size()  # the ranks may have changed
         if self._uneven == "join" and runtime.epoch is not None and runtime.epoch.elastic:
             raise ValueError('uneven="join" in an elastic job: its commits need all ranks, and who has joined makes none; uneven="drop"')
         self.check_ranks()

@@ -1,6 +1,7 @@
 """The rest of an epoch, for one rank, read step by step: where the order, the deal, the readers and the background meet."""
 
 import functools
+import os
 
 from rueda.data import _waits
 from rueda.data._prefetch import Prefetch
@@ -27,6 +28,7 @@ class Reading:
     def __init__(self, deal, order, read, empty, prefetch, workers, processes):
         self.deal = deal
         self._step = 0
+        self._pid = os.getpid()
         self._processes, self._prefetch = [], None
         workers = min(workers, prefetch, deal.my_steps)
         if processes:
@@ -43,13 +45,17 @@ class Reading:
 
     def take(self):
         """The next batch of arrays."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("this loop over a loader was begun in another process: begin one here")
         with _waits.counted("batches"):
             batch = self._read(self._step, 0) if self._prefetch is None else self._prefetch.take()
         self._step += 1
         return batch
 
     def close(self):
-        """Ends what runs in the background. May be called again."""
+        """Ends what runs in the background. May be called again. In a forked process nothing of it is there to be ended."""
+        if os.getpid() != self._pid:
+            return
         processes, self._processes = self._processes, []
         if self._step < self.deal.my_steps:
             for process in processes:
