@@ -283,6 +283,10 @@ def test_a_state_of_other_data_is_refused():
     for other, word in ((DataLoader(numbers(11), 2), "samples 10"), (DataLoader(numbers(10), 2, shuffle=False), "order 'shuffled'")):
         with pytest.raises(ValueError, match=word):
             other.load_state_dict(state)
+    one, other = numbers(10), numbers(10)
+    one.blocks, other.blocks = [5, 5], [4, 6]  # as of files that were written anew
+    with pytest.raises(ValueError, match="order 'shuffled in 2 blocks, 1 at a time"):
+        DataLoader(other, 2).load_state_dict(DataLoader(one, 2).state_dict())
 
 
 def test_set_epoch_begins_another_and_goes_on_with_the_same():
@@ -530,6 +534,7 @@ def test_wrong_arguments_say_what_to_do():
         ({"to": "jax", "uneven": "join"}, "drop"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"workers": 0}, "workers=0"),
+        ({"seed": 0.5}, "seed=0.5"),
         ({"prefetch": 0, "processes": True}, "prefetch=1"),
         ({"place": (0, 11)}, "10 samples for 11 ranks"),
         ({"place": (0, 6)}, "all would be dropped"),
@@ -537,6 +542,7 @@ def test_wrong_arguments_say_what_to_do():
         with pytest.raises(ValueError) as caught:
             DataLoader(numbers(10), 2, **wrong)
         assert words in str(caught.value), caught.value
+    assert DataLoader(numbers(10), np.int64(2), seed=np.int32(3)).state_dict()["seed"] == 3
     with pytest.raises(ValueError, match="batch_size=0"):
         DataLoader(numbers(10), 0)
     with pytest.raises(ValueError, match="is empty"):

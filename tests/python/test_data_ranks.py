@@ -245,11 +245,14 @@ def test_balance_moves_samples_to_fast_ranks_and_changes_no_result():
     now = [0.0]
     plain = train(DataLoader(Arrays(x), 4, seed=3))
     loader = DataLoader(Arrays(x), 4, seed=3)
-    balance = rueda.data.balance(loader)
+    balance = hvd.balance(loader)
     balance._clock = lambda: now[0]
     seen.clear()
     np.testing.assert_allclose(train(loader, balance), plain, rtol=1e-13)
     assert balance.shares == [6, 2] and seen == [4] * 5 + [6, 2][hvd.rank() : hvd.rank() + 1] * 10
+    loader.load_state_dict(loader.state_dict())
+    next(iter(loader))
+    assert balance.shares == [4, 4]  # there may be ranks now that have measured nothing
     with raises(ValueError, "loops of your own"):
         loader.keras()
     with raises(ValueError, "ranks [0, 1] have measured nothing"):

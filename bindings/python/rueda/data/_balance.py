@@ -9,7 +9,7 @@ from rueda._objects import allgather_object
 def balance(loader, most=2.0):
     """Lets a loader deal a step's samples out by how fast ranks are, measured in the epoch before.
 
-    >>> balance = rueda.data.balance(loader)
+    >>> balance = hvd.balance(loader)
     >>> for x, y in loader:
     ...     with balance:                                    # this rank's own work, and no waiting for others
     ...         (loss_of(model(x), y) * loader.weight).backward()
@@ -59,6 +59,10 @@ class Balance:
         if len(self.shares) != size:
             self.shares = [self._batch_size] * size
         return self.shares
+
+    def forget(self):
+        """Ranks may have come that have measured nothing."""
+        self.shares = []
 
     def given(self, samples):
         """A batch of so many samples is given to this rank."""

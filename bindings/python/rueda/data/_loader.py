@@ -1,5 +1,6 @@
 """The loader: an epoch's order, dealt out, read ahead, and where in it training is."""
 
+import numbers
 import weakref
 
 from rueda._objects import allgather_object
@@ -11,7 +12,7 @@ from rueda.data._batches import Reader
 from rueda.data._convert import converter
 from rueda.data._deal import UNEVEN, Deal
 from rueda.data._errors import DataError
-from rueda.data._order import Order
+from rueda.data._order import Order, order_text
 from rueda.data._reading import Reading
 
 
@@ -46,7 +47,7 @@ class DataLoader:
     prefetch : int
         Batches that are read before they are asked for; 0: none, and nothing runs in the background.
     workers : int
-        Threads that read, each another batch.
+        Threads that read, each another batch; no more than ``prefetch`` of them are used.
     processes : bool
         Let each thread have a process that reads for it, for transforms that are Python: forked when a loop begins, so the source
         need not be copied. Their batches come through a pipe.
@@ -104,18 +105,18 @@ class DataLoader:
             raise ValueError('uneven="join": compiled programs of JAX go on behind a rank that joins; uneven="drop" is for them')
         if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
             raise TypeError(f"{type(source).__name__} is no source: it needs len(source) and source[index]")
-        _check_whole("batch_size", batch_size, 1)
-        _check_whole("prefetch", prefetch, 0)
-        _check_whole("workers", workers, 1)
+        batch_size = _whole("batch_size", batch_size, 1)
+        prefetch, workers = _whole("prefetch", prefetch, 0), _whole("workers", workers, 1)
         if prefetch == 0 and processes:
             raise ValueError("processes=True reads ahead: prefetch=1 or more")
         self._source, self._samples, self._batch_size = source, len(source), batch_size
         self._blocks, self._window = getattr(source, "blocks", None), getattr(source, "window", 1)
-        self._shuffle, self._seed, self._uneven = bool(shuffle), seed, uneven
+        self._shuffle, self._seed, self._uneven = bool(shuffle), _whole("seed", seed), uneven
         self._read, self._convert = Reader(source, transform, collate), converter(to)
         self._prefetch, self._workers, self._processes = prefetch, workers, processes
         self._empty = _memory.shared if shared else _memory.private
         self._process_set, self._given_place = process_set, place
+        self._order_text = order_text(self._shuffle, self._blocks, self._window)
         self._balance = None
         self._loop = lambda: None  # gives the newest one, while there is one
         self.epoch, self.consumed, self.weight, self.joined = 0, 0, 1.0, None
@@ -140,7 +141,7 @@ class DataLoader:
 
     def set_epoch(self, epoch):
         """Begins this epoch; the current one goes on with what is left of it. Loops do it at their end by themselves."""
-        _check_whole("epoch", epoch, 0)
+        epoch = _whole("epoch", epoch, 0)
         if epoch != self.epoch:
             self.close()
             self.epoch, self.consumed = epoch, 0
@@ -152,7 +153,7 @@ class DataLoader:
             "epoch": self.epoch,
             "consumed": self.consumed,
             "samples": self._samples,
-            "order": self._order_text(),
+            "order": self._order_text,
         }
 
     def load_state_dict(self, state):
@@ -160,17 +161,19 @@ class DataLoader:
 
         ValueError where the state is of other data, or of another order: the samples that come would be others.
         """
-        for name, mine in (("samples", self._samples), ("order", self._order_text())):
+        for name, mine in (("samples", self._samples), ("order", self._order_text)):
             if state[name] != mine:
                 raise ValueError(
                     f"this state is of a loader with {name} {state[name]!r}, this one has {mine!r}: its place is of no use here"
                 )
-        self.close()
+        self.reset()
         self._seed, self.epoch, self.consumed = state["seed"], state["epoch"], state["consumed"]
 
     def reset(self):
         """The ranks have changed: ends the loop; a new one deals what is left of the epoch out to those that there are now."""
         self.close()
+        if self._balance is not None:
+            self._balance.forget()
 
     def close(self):
         """Ends the loop, if there is one, with its threads and processes. A loop that is left and forgotten ends by itself."""
@@ -206,11 +209,6 @@ class DataLoader:
         return Reading(
             self._deal(), order, self._read, self._empty, self._prefetch, self._workers, self._processes
         )
-
-    def _order_text(self):
-        if not self._shuffle:
-            return "as it comes"
-        return "shuffled" if self._blocks is None else f"shuffled within {self._window} of {len(self._blocks)} blocks"
 
     def _check_size(self):
         if self._samples == 0:
@@ -290,6 +288,8 @@ class _Loop:
         self._finalizer()
 
 
-def _check_whole(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
+def _whole(name, value, least=None):
+    """The value as an int; ValueError for what is no whole number, or is too small."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
+        raise ValueError(f"{name}={value!r}: expected a whole number" + ("" if least is None else f", {least} or more"))
+    return int(value)

@@ -54,7 +54,7 @@ class Permutation:
         self._keys = [_key(*seeds, each) for each in range(_ROUNDS)]
 
     def __call__(self, positions):
-        """The numbers at these positions: int64, in the shape of what is given."""
+        """The numbers at these positions, which are an array of one dimension: int64."""
         numbers = np.asarray(positions, np.int64).astype(np.uint64)
         numbers = self._once(numbers)
         outside = numbers >= self._count
@@ -72,6 +72,13 @@ class Permutation:
             else:
                 left = (left + _mixed(right ^ np.uint64(key)) % high) % high
         return left * low + right
+
+
+def order_text(shuffle, blocks, window):
+    """Which kind of order it is, as text: where it differs, the same seed and epoch have another order."""
+    if not shuffle:
+        return "as it comes"
+    return "shuffled" if blocks is None else f"shuffled in {len(blocks)} blocks, {window} at a time ({_key(*blocks):016x})"
 
 
 class Order:
