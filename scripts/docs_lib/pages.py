@@ -19,8 +19,10 @@ PYTHON = {
                 "rueda.torch.elastic", "rueda.torch.memory", "rueda.torch.metrics", "rueda.torch.replicas", "rueda.torch.schedule",
                 "rueda.torch.sync_batch_norm"],
     "attention": ["rueda.attention", "rueda.attention.modules"],
+    "data": ["rueda.data"],
 }
-TITLES = {"python": "Python: rueda", "pytorch": "Python: rueda.torch", "attention": "Python: rueda.attention"}
+TITLES = {"python": "Python: rueda", "pytorch": "Python: rueda.torch", "attention": "Python: rueda.attention",
+          "data": "Python: rueda.data"}
 LANGUAGES = {".py": "python", ".cc": "cpp", ".h": "cpp", ".hpp": "cpp", ".c": "c", ".sh": "bash"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("attention", "bindings", "collectives", "deploy", "examples", "launcher", "proto", "runtime", "scripts", "tests")

@@ -11,10 +11,12 @@ __version__ = _ffi.library.rueda_version().decode()
 
 
 def __getattr__(name):
-    if name != "run":
+    # Ranks import this package too, and have no use for what starts jobs; few need data's.
+    if name == "run":
+        from rueda.compat.run import run as found
+    elif name == "balance":
+        from rueda.data import balance as found
+    else:
         raise AttributeError(f"module 'rueda' has no attribute {name!r}")
-    # Ranks import this package too, and have no use for what starts jobs.
-    from rueda.compat.run import run
-
-    globals()["run"] = run
-    return run
+    globals()[name] = found
+    return found

@@ -22,6 +22,7 @@ from rueda.common.process_sets import (
     process_set_included,
     remove_process_set,
 )
+from rueda.data import balance
 from rueda.jax import _leave, _lowering, attention, elastic  # noqa: F401
 from rueda.jax.collectives import allgather, allreduce, alltoall, broadcast, reducescatter
 from rueda.jax.compression import Compression

@@ -19,6 +19,7 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.common.util import extension_available, gpu_available
+from rueda.data import balance
 from rueda.torch import checkpoint, elastic, timeline
 from rueda.torch._futures import get_future
 from rueda.torch.accounting import memory_report

@@ -5,6 +5,7 @@ import copy
 import torch
 
 from rueda.common.process_sets import global_process_set
+from rueda.data import DataLoader
 from rueda.torch._plain import same_objects
 from rueda.torch.elastic._copies import Copies
 from rueda.torch.elastic._expected import expected_tensors
@@ -97,7 +98,7 @@ class OptimizerStateHandler(StateHandler):
 
 
 class DictStateHandler(StateHandler):
-    """Of what has a small ``state_dict``: learning-rate schedulers, gradient scalers."""
+    """Of what has a small ``state_dict``: learning-rate schedulers, gradient scalers, rueda's data loaders."""
 
     def __init__(self, value):
         super().__init__(value)
@@ -144,6 +145,7 @@ _registry = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (DataLoader, DictStateHandler),
     *_schedulers(),
     *_scalers(),
 ]

@@ -5,6 +5,7 @@ import warnings
 
 import torch
 
+from rueda.data import DataLoader
 from rueda.elastic import ObjectState
 from rueda.elastic._points import points
 from rueda.torch import mpi_ops
@@ -53,7 +54,7 @@ def _is_taken(kind, name):
 class TorchState(ObjectState):
     """Model, optimizer and whatever else training goes on from; each becomes an attribute.
 
-    Modules, optimizers, `ElasticSampler`, learning-rate schedulers and gradient scalers keep their identity: they are
+    Modules, optimizers, `ElasticSampler`, `rueda.data.DataLoader`, learning-rate schedulers and gradient scalers keep their identity: they are
     saved, restored and synchronized in place. Anything else is a plain object, as in `ObjectState`.
 
     Parameters
@@ -212,9 +213,9 @@ class TorchState(ObjectState):
         return {**{name: handler.value for name, handler in self._handlers.items()}, **plain}
 
     def reset(self):
-        """Samplers deal out what is left to the ranks that there are now."""
+        """Samplers and loaders deal out what is left to the ranks that there are now."""
         for handler in self._handlers.values():
-            if isinstance(handler.value, ElasticSampler):
+            if isinstance(handler.value, (ElasticSampler, DataLoader)):
                 handler.value.reset()
 
     def prepare(self):
@@ -222,7 +223,7 @@ class TorchState(ObjectState):
             handler.prepare()
 
     def depends_on_ranks(self):
-        has_sampler = any(isinstance(handler.value, ElasticSampler) for handler in self._handlers.values())
+        has_sampler = any(isinstance(handler.value, (ElasticSampler, DataLoader)) for handler in self._handlers.values())
         return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
 
     def verified(self):
