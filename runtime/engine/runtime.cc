@@ -160,8 +160,8 @@ void Runtime::mark(const std::string& name, timeline::Mark mark) {
     agents_.life->step_begins();
   stats::Stats& stats = flight_->stats();
   if (mark == timeline::Mark::kBegin && name == "optimizer step") stats.step_begins();
-  if (mark == timeline::Mark::kBegin && name == "data") stats.data_wait_begins();
-  if (mark == timeline::Mark::kEnd && name == "data") stats.data_wait_ends();
+  if (mark == timeline::Mark::kBegin && name == "wait for data") stats.data_wait_begins();
+  if (mark == timeline::Mark::kEnd && name == "wait for data") stats.data_wait_ends();
   recorder_.mark(name, mark);
 }
 

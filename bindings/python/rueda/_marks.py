@@ -68,12 +68,12 @@ def begin_step():
 def begin_data():
     """The program waits for its next batch of data from here on, until `end_data`."""
     if _context is not None:  # also when nothing is recorded: it is part of the stats
-        _mark(_context, b"data", 0)
+        _mark(_context, b"wait for data", 0)
 
 
 def end_data():
     if _context is not None:
-        _mark(_context, b"data", 1)
+        _mark(_context, b"wait for data", 1)
 
 
 def end_step():

@@ -108,7 +108,7 @@ STATS = (
         "from the beginning of a step to that of the next"),
     Counter("step_seconds_p95", "seconds", GAUGE, _MARKS,
         "95 of 100 steps took no longer; to an eighth"),
-    Counter("data_wait_seconds", "seconds", SUM, "rueda.data, or marks named data",
+    Counter("data_wait_seconds", "seconds", SUM, "rueda.data, or marks \"wait for data\"",
         "time in which the program waited for its next batch of data"),
 )
 

@@ -618,7 +618,7 @@ RUEDA_API int32_t rueda_start_timeline(rueda_context* context, const char* path,
 /* The file is complete when it returns. Nothing happens if none is written. */
 RUEDA_API int32_t rueda_stop_timeline(rueda_context* context, rueda_error* error);
 /* A mark of the caller's in the timeline: name begins (what = 0), ends (1), or happens now (2).
- * "data" is time that the program waits for its next batch; see rueda_stats.
+ * "wait for data" is time that the program waits for its next batch; see rueda_stats.
  * "backward" and "optimizer step" have tracks of their own and are summed up for ruedarun
  * --summary. Cheap when nothing is recorded. */
 RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t what);

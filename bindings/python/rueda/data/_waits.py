@@ -14,11 +14,11 @@ _seconds = {"batches": 0.0, "index": 0.0}
 def counted(what):
     """The time that the block takes is waited: for the next of ``"batches"``, or for an ``"index"``; in the timeline, too."""
     begun = time.monotonic()
-    _marks.begin("wait for data")
+    _marks.begin_data()
     try:
         yield
     finally:
-        _marks.end("wait for data")
+        _marks.end_data()
         with _lock:
             _seconds[what] += time.monotonic() - begun
 
