@@ -7,7 +7,8 @@ from test_elastic_jobs import check, start
 from worlds import launch
 
 
-@pytest.mark.parametrize("how, code", [("raise", 1), ("3", 3)])
+# The next test raises, too, in a reset callback.
+@pytest.mark.parametrize("how, code", [pytest.param("raise", 1, marks=pytest.mark.slow), ("3", 3)])
 def test_a_rank_that_fails_in_its_function_is_replaced(tmp_path, how, code):
     code_of_job, output, said = start(
         tmp_path, 3, 10, 3, f"1:backward:5:{how}", options=("--min-np", "2")
