@@ -1,5 +1,6 @@
 """Shared fixtures: worlds of ranks, kept for all tests of a session."""
 
+import os
 import pathlib
 import sys
 
@@ -12,6 +13,9 @@ import worlds  # noqa: E402
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: only with scripts/test --all")
+    if config.getoption("markexpr") == "not slow":
+        quick = str(pathlib.Path(__file__).resolve().parent / "quick_start")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (quick, os.environ.get("PYTHONPATH"))))
 
 
 @pytest.fixture(scope="session")

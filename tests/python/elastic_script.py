@@ -4,7 +4,7 @@
 
 It ends after STEPS steps, once SIZE ranks have made one together. MEMBER: a number; of several, ``1+2``, all
 die when each has acknowledged that step and a checkpoint is whole. PHASE: ``backward``, ``step``, ``commit``, ``done``, ``reset``, and
-``sync``, ``synced``, where STEP counts those of this process; ``lost``, where it hears of a loss. HOW: ``kill``,
+``sync``, ``synced``, where STEP counts those of this process; ``resync``, a sync that is not its first; ``lost``, where it hears of a loss. HOW: ``kill``,
 ``raise``, or the code of a `sys.exit`. What a rank has acknowledged goes line by line into
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
@@ -53,6 +53,8 @@ class State(hvd.elastic.TorchState):
 
     def sync(self):
         die_at("sync", self.syncs)
+        if self.syncs:
+            die_at("resync", self.step)
         self.syncs += 1
         super().sync()
         die_at("synced", self.syncs)

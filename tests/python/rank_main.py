@@ -1,5 +1,6 @@
 """What every rank of a test world runs: ``rank_main.py FOLDER MODULE.py::TEST...``; see worlds.py."""
 
+import atexit
 import gc
 import importlib.util
 import itertools
@@ -7,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 import traceback
 
 
@@ -56,10 +58,17 @@ def run_module(module_file, names, folder, alone):
 def main(folder, *tests):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
     pairs = [test.rsplit("::", 1) for test in tests]
+    in_order = not os.environ.get("RUEDA_TEST_MANUAL")
     for module_file, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
         if not run_module(module_file, [name for _, name in group], folder, len(pairs) == 1):
             return 1
         gc.collect()  # what one module leaves to the collector must not be found by the next
+    if in_order:  # As the interpreter ends, without the half second in which it unloads PyTorch; scripts do that in other tests.
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -436,8 +436,9 @@ def uncompressed():
     "name, fewer",
     [
         ("int8", 3.6),
-        ("topk", 8.0),
-        ("powersgd", 15.0),
+        # A job each; what they do to gradients is tested above, exactly.
+        pytest.param("topk", 8.0, marks=pytest.mark.slow),
+        pytest.param("powersgd", 15.0, marks=pytest.mark.slow),
         pytest.param("fp16", 1.99, marks=pytest.mark.slow),
         pytest.param("bf16", 1.99, marks=pytest.mark.slow),
         pytest.param("adasum", 0.99, marks=pytest.mark.slow),

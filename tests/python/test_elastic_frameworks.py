@@ -217,12 +217,12 @@ end(hvd, state.step, [np.array(state.params["w"])], [np.array(params["w"])])
 
 
 def jobs():
-    """Those that are quick; the others with --all."""
+    """Each way to be lost once, and each framework; all others with --all."""
     slow = pytest.mark.slow
     for name, program, needed, how, marks in (
-        ("jax", JAX, ("jax", "optax"), "killed", []),
+        ("jax", JAX, ("jax", "optax"), "killed", [slow]),
         ("jax", JAX, ("jax", "optax"), "killed first", []),
-        ("jax", JAX, ("jax", "optax"), "raises", []),
+        ("jax", JAX, ("jax", "optax"), "raises", [slow]),
         ("tensorflow", TENSORFLOW, ("tensorflow",), "raises", []),
         ("tensorflow", TENSORFLOW, ("tensorflow",), "killed", [slow]),
         ("jax", KERAS, ("keras", "jax"), "killed", []),

@@ -236,15 +236,15 @@ def test_a_rank_that_hangs_before_init_is_named_with_its_pid_long_before_the_sta
     )
     running = subprocess.Popen(
         [ruedarun(), "-np", "2", sys.executable, "-c", program, tmp_path / "pid"],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "RUEDA_START_TIMEOUT": "12"},
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "RUEDA_START_TIMEOUT": "6"},
     )
     line = running.stderr.readline()
     pid, job_id = (tmp_path / "pid").read_text().split()
-    assert f"rank 1 (pid {pid}) has not called init, and others have waited 6 s for it: blocked in" in line, line
+    assert f"rank 1 (pid {pid}) has not called init, and others have waited 3 s for it: blocked in" in line, line
     shown = tool("status", job_id).stdout
     assert re.search(rf"rank 1 +pid {pid} .*has not called init", shown), shown
     rest = running.communicate(timeout=60)[1]
-    assert "rank 1 has not called init after 12 s (RUEDA_START_TIMEOUT)" in rest, rest
+    assert "rank 1 has not called init after 6 s (RUEDA_START_TIMEOUT)" in rest, rest
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])

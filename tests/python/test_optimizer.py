@@ -398,7 +398,7 @@ def wrapped_and_forgotten(policy, end):
     return [weakref.ref(x) for x in (model, optimizer, *model.parameters())]
 
 
-@ranks(1, 2)
+@ranks(2, slow=(1,))  # it compiles for seconds
 def test_an_optimizer_that_nobody_has_any_more_is_freed_with_its_model():
     for policy in EVERY_POLICY:
         for end in ("step", "backward"):

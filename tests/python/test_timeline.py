@@ -1,6 +1,7 @@
 """The timeline as users start it, the summary, and who is named as slow: docs/timeline.md."""
 
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -289,20 +290,31 @@ def lags():
     return hvd.counter("planned_batches") / step
 
 
-def named_in(late, seconds, each="planned", **env):
-    env = {"LATE": late, "EACH": each, "SECONDS_OF_STEPS": str(seconds), "RUEDA_SUMMARY": "1", **env}
+def named_in(late, seconds, each="planned", env=()):
+    env = {"LATE": late, "EACH": each, "SECONDS_OF_STEPS": str(seconds), "RUEDA_SUMMARY": "1", **dict(env)}
     outcome = run_ranks(2, lags, env)
     for planned in results(outcome):
         assert (planned > 1) == (each == "planned"), planned
     return [found.groups() for found in SLOW.finditer(outcome.output)], outcome.output
 
 
-@pytest.mark.parametrize(
-    "late, each, env, speaker",
-    [("0", "planned", {}, "1"), ("1", "negotiated", {"RUEDA_TRANSPORT": "tcp"}, "0")],
-)
-def test_a_rank_that_is_20_ms_late_for_ten_seconds_is_named_once(late, each, env, speaker):
-    named, output = named_in(late, 13, each, **env)
+@pytest.fixture(scope="module")
+def lagging():
+    """Jobs whose ranks sleep nearly all of their 13 seconds, side by side: what `named_in` gives for each."""
+    jobs = {
+        "0": ("0", 13),
+        "1": ("1", 13, "negotiated", {"RUEDA_TRANSPORT": "tcp"}),
+        "in turns": ("in turns", 13),
+        "short": ("1", 3),
+    }
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        begun = {name: pool.submit(named_in, *arguments) for name, arguments in jobs.items()}
+        yield lambda name: begun[name].result()
+
+
+@pytest.mark.parametrize("late, speaker", [("0", "1"), ("1", "0")])
+def test_a_rank_that_is_20_ms_late_for_ten_seconds_is_named_once(late, speaker, lagging):
+    named, output = lagging(late)
     assert len(named) == 1 and output.count("is slow") == 1, output
     (who, rank, seconds, percent), = named
     assert (who, rank) == (speaker, late), output
@@ -310,14 +322,14 @@ def test_a_rank_that_is_20_ms_late_for_ten_seconds_is_named_once(late, each, env
     assert re.search(rf"slowest rank +rank {late}: others slept", output)
 
 
-def test_ranks_that_wait_for_each_other_in_turns_are_not_named():
-    _, output = named_in("in turns", 13)
+def test_ranks_that_wait_for_each_other_in_turns_are_not_named(lagging):
+    _, output = lagging("in turns")
     assert "is slow" not in output
     assert re.search(r"slowest rank +rank \d: others slept", output)  # who asks is told
 
 
-def test_nobody_is_named_in_the_first_ten_seconds():
-    _, output = named_in("1", 3)
+def test_nobody_is_named_in_the_first_ten_seconds(lagging):
+    _, output = lagging("short")
     assert "is slow" not in output
     assert re.search(r"slowest rank +rank 1: others slept", output)
 

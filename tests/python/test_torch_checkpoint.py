@@ -79,7 +79,7 @@ def part_of_a_life():
 
 def test_any_number_of_ranks_goes_on_bit_by_bit(tmp_path):
     ends = set()
-    for size, first, saves in ((2, 0, 3), (1, 3, 0), (4, 3, 3), (2, 6, 1)):
+    for size, first, saves in ((2, 0, 3), (4, 3, 3), (1, 6, 1)):
         env = {"RUEDA_TEST_FOLDER": str(tmp_path), "RUEDA_TEST_SAVES": str(saves)}
         for begun, ended in results(run_ranks(size, part_of_a_life, env)):
             assert begun == first

@@ -126,11 +126,11 @@ def results(outcome):
     return [next(iter(report.values()))["result"] for report in outcome.reports]
 
 
-def ranks(*sizes):
-    """Makes a test run on every rank of worlds of these sizes."""
+def ranks(*sizes, slow=()):
+    """Makes a test run on every rank of worlds of these sizes; of those in ``slow`` with scripts/test --all."""
 
     def decorate(body):
-        @pytest.mark.parametrize("size", sizes)
+        @pytest.mark.parametrize("size", [*sizes, *(pytest.param(size, marks=pytest.mark.slow) for size in slow)])
         def test(size, shared_worlds):
             shared_worlds.check(body, size)
 

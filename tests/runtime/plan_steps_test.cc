@@ -41,7 +41,7 @@ bool step(std::vector<Sum>* sums, Rank rank, Rank size, int number) {
 std::vector<SteadyCost> costs_of_network(Kind kind, Rank size, int warm_up, int steps,
                                          bool planted = false) {
   return steady_costs(kind, size, warm_up, steps, [=](Rank rank, engine::Runtime& r) {
-    auto sums = std::make_shared<std::vector<Sum>>(network(r));
+    auto sums = std::make_shared<std::vector<Sum>>(network(r, is_short() ? 30 : kGradients));
     return [=](int number) {
       if (planted && rank == 0 && number >= warm_up) {
         kept = ::operator new(100);
@@ -53,7 +53,7 @@ std::vector<SteadyCost> costs_of_network(Kind kind, Rank size, int warm_up, int 
 }
 
 TEST_CASE("a steady step sends no message and allocates nothing", "[plan]") {
-  const int steps = is_short() ? 50 : 200;
+  const int steps = is_short() ? 20 : 200;
   struct Place {
     Kind kind;
     Rank size;

@@ -36,7 +36,7 @@ class Awaited {
   std::set<size_t> told_;
 };
 
-engine::Operation message(uint32_t group, K kind, Rank peer, uint32_t tag, Floats* data) {
+engine::Operation message_in(uint32_t group, K kind, Rank peer, uint32_t tag, Floats* data) {
   auto op = call_of(group, kind, *data, data);
   op.peer = peer;
   op.tag = tag;
@@ -58,7 +58,7 @@ TEST_CASE("whoever waits for any hears of each end once, in the order of ends", 
         std::vector<RequestPtr> requests = {nullptr};
         for (uint32_t tag = 0; tag < 4; ++tag)
           requests.push_back(
-              start(r, message(group, K::kRecv, engine::GroupMessages::kAnybody, tag, &in[tag])));
+              start(r, message_in(group, K::kRecv, engine::GroupMessages::kAnybody, tag, &in[tag])));
         Floats a(5, 1);
         Floats b(5, 1);
         requests.push_back(start(r, call_of(group, K::kAllreduce, a, &a)));
@@ -66,7 +66,7 @@ TEST_CASE("whoever waits for any hears of each end once, in the order of ends", 
         Awaited awaited(requests);
         Floats go(1);
         for (const uint32_t tag : order) {
-          must(call(r, message(group, K::kSend, 1, 9, &go)));  // the next one, please
+          must(call(r, message_in(group, K::kSend, 1, 9, &go)));  // the next one, please
           const auto place = must(awaited.wait());
           if (place != Place(tag + 1)) return "another came than was sent";
           if (in[tag] != Floats(3, static_cast<float>(tag))) return "received wrongly";
@@ -75,10 +75,10 @@ TEST_CASE("whoever waits for any hears of each end once, in the order of ends", 
         if (none.status().code() != Code::kDeadlineExceeded ||
             !has(none.status().message(), "none has ended after 0.02"))
           return "the deadline: " + none.status().to_string();
-        must(call(r, message(group, K::kSend, 1, 9, &go)));
+        must(call(r, message_in(group, K::kSend, 1, 9, &go)));
         if (must(awaited.wait()) != Place(5)) return "not the group's sum";
-        must(call(r, message(group, K::kSend, 2, 9, &go)));
-        must(call(r, message(group, K::kSend, 1, 9, &go)));
+        must(call(r, message_in(group, K::kSend, 2, 9, &go)));
+        must(call(r, message_in(group, K::kSend, 1, 9, &go)));
         if (must(awaited.wait()) != Place(6)) return "not the sum of all";
         if (a != Floats(5, 6) || b != Floats(5, 6)) return "wrong sums";
         return must(awaited.wait()) == std::nullopt ? "" : "something is left";
@@ -89,18 +89,18 @@ TEST_CASE("whoever waits for any hears of each end once, in the order of ends", 
       Floats go(1);
       if (rank == 2) {
         must(call(r, call_of(group, K::kAllreduce, a, &a)));
-        must(call(r, message(group, K::kRecv, 0, 9, &go)));
+        must(call(r, message_in(group, K::kRecv, 0, 9, &go)));
         must(call(r, operation(K::kAllreduce, "b", b, &b)));
         return "";
       }
       for (const uint32_t tag : order) {
-        must(call(r, message(group, K::kRecv, 0, 9, &go)));
+        must(call(r, message_in(group, K::kRecv, 0, 9, &go)));
         Floats data(3, static_cast<float>(tag));
-        must(call(r, message(group, K::kSend, 0, tag, &data)));
+        must(call(r, message_in(group, K::kSend, 0, tag, &data)));
       }
-      must(call(r, message(group, K::kRecv, 0, 9, &go)));
+      must(call(r, message_in(group, K::kRecv, 0, 9, &go)));
       must(call(r, call_of(group, K::kAllreduce, a, &a)));
-      must(call(r, message(group, K::kRecv, 0, 9, &go)));
+      must(call(r, message_in(group, K::kRecv, 0, 9, &go)));
       must(call(r, operation(K::kAllreduce, "b", b, &b)));
       return "";
     });

@@ -70,6 +70,7 @@ inline double ramp(Rank rank, int64_t i, ReduceOp op) {
 
 inline std::vector<double> ramp_values(Rank rank, int64_t count, ReduceOp op) {
   std::vector<double> values;
+  values.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) values.push_back(ramp(rank, i, op));
   return values;
 }
@@ -78,6 +79,7 @@ inline std::vector<double> ramp_values(Rank rank, int64_t count, ReduceOp op) {
 // as promised.
 inline std::vector<double> reduced_ramp(DType dtype, ReduceOp op, Rank size, int64_t count) {
   std::vector<double> result;
+  result.reserve(static_cast<size_t>(count));
   const auto bits = [](double value) { return static_cast<int64_t>(value); };
   for (int64_t i = 0; i < count; ++i) {
     double value = ramp(0, i, op);
