@@ -260,12 +260,59 @@ def check_names(hvd, tf):
     hvd.remove_process_set(alone)
 
 
+def check_like_horovods(hvd, tf):
+    """Names, parameters, defaults, and what scripts ask of a distributed tape."""
+    import horovod_facts
+    from signatures import differences, load
+
+    n, r = hvd.size(), hvd.rank()
+    if r == 0:
+        for module, wanted in horovod_facts.FRAMEWORKS.items():
+            assert differences(load(module), wanted) == {}, module
+        assert load("horovod.tensorflow").DistributedGradientTape is hvd.DistributedGradientTape
+    assert [k for k in range(9) if hvd.check_num_rank_power_of_2(k)] == [1, 2, 4, 8]
+    assert hvd.split_list([1, 2, 3], 2) == [[1, 2], [3]] and not hvd.gpu_available("tensorflow")
+
+    x = tf.Variable([1.0, 2.0])
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        assert isinstance(tape, tf.GradientTape)
+        loss = tf.reduce_sum(x * x) * (r + 1.0)
+        with tape.stop_recording():
+            x * 2.0
+    assert [each is x for each in tape.watched_variables()] == [True]
+    for _ in range(2):
+        assert tape.gradient(loss, x).numpy().tolist() == [n + 1, 2 * (n + 1)]
+    assert tape.gradient(loss, {"x": x})["x"][0] == n + 1
+    with tf.GradientTape() as plain:
+        y = x * (r + 1.0)
+    assert hvd.DistributedGradientTape(plain).jacobian(y, x).numpy().tolist() == [[r + 1, 0], [0, r + 1]]
+    with pytest.raises(RuntimeError, match="non-persistent"):
+        plain.gradient(y, x)
+    with pytest.raises(ValueError, match="reduced already"):
+        hvd.DistributedGradientTape(tape)
+    for make, options in ((hvd.DistributedGradientTape, {"groups": 0}), (hvd.DistributedGradientTape, {"groups": "x"}),
+                          (hvd.PartialDistributedGradientTape, {"local_layers": [3]})):
+        with pytest.raises(ValueError, match="expected a list of lists|expected layers"):
+            make(plain, **options)
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        hvd.DistributedGradientTape(plain, num_groups=1)
+
+    descent = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    optimizer = hvd.DistributedOptimizer(descent)
+    mine, every = tf.Variable(0.0), tf.Variable(0.0)
+    optimizer.register_local_var(mine)
+    pairs = optimizer.compute_gradients(lambda: (mine + every) * (r + 1.0), [mine, every])
+    assert [float(grad) for grad, _ in pairs] == [(r + 1) / n, (n + 1) / 2]
+    with pytest.raises(ValueError, match="do not go together"):
+        hvd.DistributedOptimizer(descent, op=hvd.Adasum, average_aggregated_gradients=True)
+
+
 def everything():
     import rueda.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers, check_names):
+    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__

@@ -12,7 +12,15 @@ from rueda._waiting import join  # noqa: F401
 from rueda.common import basics as _basics  # noqa: F401
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Adasum, Average, Sum
-from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.common.exceptions import HorovodInternalError  # noqa: F401
+from rueda.common.process_sets import (  # noqa: F401
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    id_for_operation,
+    remove_process_set,
+)
+from rueda.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from rueda.tensorflow import _library, _ops
 from rueda.tensorflow.compression import Compression
 
