@@ -103,6 +103,75 @@ def check_order(hvd, tf):
     assert tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.constant(1.0)) == n
 
 
+def check_prints(hvd, tf):
+    """Reversed on one rank, with a print of each result, which TensorFlow keeps in order with others."""
+    n, r = hvd.size(), hvd.rank()
+
+    @tf.function
+    def eight(x):
+        out = {}
+        for i in range(8) if r == 0 else reversed(range(8)):
+            out[i] = hvd.allreduce(x + i, op=hvd.Sum, name=f"printed.{i}")
+            tf.print(i, out[i], output_stream=f"file://{os.devnull}")
+        return [out[i] for i in range(8)]
+
+    assert [float(each) for each in eight(tf.constant(1.0))] == [n * (i + 1) for i in range(8)]
+
+
+def check_names_again(hvd, tf):
+    """A name may stand in several places of a program and in the iterations of a loop, which run at the same time."""
+    n, r = hvd.size(), hvd.rank()
+    x = tf.Variable(2.0)
+
+    def numbers(tensors):
+        return [float(each) for each in tensors]
+
+    @tf.function
+    def thrice():
+        with tf.GradientTape(persistent=True) as tape:
+            y = sum(hvd.allreduce(x * i, op=hvd.Sum, name="same") for i in (1.0, 2.0, 3.0))
+        return y, tape.gradient(y, x), tape.gradient(y, x)
+
+    assert numbers(thrice()) == [12 * n, 6 * n, 6 * n]
+
+    def loop(name, parallel):
+        def body(i, total):
+            return i + 1, total + hvd.allreduce(tf.cast(i, tf.float32) * x, op=hvd.Sum, name=name)
+
+        return tf.while_loop(lambda i, _: i < 300, body, [tf.constant(0), tf.constant(0.0)], parallel_iterations=parallel)[1]
+
+    for parallel in (1, 10, 100):
+        for name in ("looped", None):
+
+            @tf.function
+            def step(name=name, parallel=parallel):
+                with tf.GradientTape() as tape:
+                    total = loop(name, parallel)
+                return total, tape.gradient(total, x)
+
+            assert numbers(step()) == [n * 2 * 44850, n * 44850]
+
+    @tf.function
+    def branches(flag):
+        if flag:
+            y = hvd.allreduce(x, op=hvd.Sum, name="branch")
+        else:
+            y = hvd.allreduce(2 * x, op=hvd.Sum, name="branch")
+        return y, hvd.allreduce(x, op=hvd.Sum, name="branch")
+
+    assert numbers(branches(tf.constant(r == 0))) == [6, 4]
+
+    before = hvd.counter("tensors")
+    squares = tf.function(lambda v: tf.vectorized_map(lambda e: hvd.allreduce(e * e, op=hvd.Sum, name="batch"), v))
+    assert squares(tf.range(3.0)).numpy().tolist() == [0, n, 4 * n] and hvd.counter("tensors") == before + 1
+    assert tf.map_fn(lambda e: hvd.allgather(e[None]), tf.range(3.0)).numpy().tolist() == [[i] * n for i in range(3)]
+    with pytest.raises(NotImplementedError, match="allgather in tf.vectorized_map: use tf.map_fn"):
+        tf.vectorized_map(lambda e: hvd.allgather(e[None]), tf.range(3.0))
+    with tf.GradientTape() as tape:
+        y = hvd.allreduce(x * tf.range(3.0), op=hvd.Sum, name="rows")
+    assert tape.jacobian(y, x).numpy().tolist() == [0, n, 2 * n]
+
+
 def check_gradients(hvd, tf):
     n, r = hvd.size(), hvd.rank()
     total = n * (n + 1) / 2
@@ -312,7 +381,7 @@ def everything():
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_like_horovods):
+    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__
