@@ -205,6 +205,8 @@ def check_errors(hvd, tf):
             run(lambda: hvd.allreduce(tf.constant(1j), op=hvd.Max))()
         with pytest.raises(tf.errors.FailedPreconditionError, match="sent int32.*sent uint32"):
             run(lambda: hvd.allreduce(tf.constant(1, tf.uint32 if r else tf.int32), name="sign"))()
+        with pytest.raises(tf.errors.FailedPreconditionError, match="outside a group.*in group .* of 2"):
+            run(lambda: hvd.grouped_allreduce([tf.zeros(2)] * (1 + r), name="list"))()
         with pytest.raises(tf.errors.InvalidArgumentError, match="dtype cannot travel"):
             run(lambda: hvd.broadcast(tf.constant("text"), 0))()
     with pytest.raises(ValueError, match="root_rank 9 is not one of"):
