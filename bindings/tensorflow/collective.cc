@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kMaxDims = 254;  // TensorFlow's
 
+// Iterations of a loop that are under way at the same time have different names; so many names there are.
+constexpr int64_t kIterations = 128;
+
 // What a collective is without its tensors: the attributes of its node.
 struct Kernel {
   rueda_op op = RUEDA_OP_INIT;
@@ -94,11 +97,18 @@ struct Call : calls::Call {
 
 bool gives_memory(int32_t kind) { return kind == RUEDA_ALLREDUCE || kind == RUEDA_BROADCAST; }
 
+// The name in this iteration of the loop that the op is in, the same on all ranks.
+std::string name_now(const Kernel& kernel, TF_OpKernelContext* context) {
+  const int64_t iteration = tf.GetIterId(context) % kIterations;
+  return iteration == 0 ? kernel.name : kernel.name + "@" + std::to_string(iteration);
+}
+
 // Takes the context's tensors; false where it has failed, as `status` or `call->fail` says.
 bool read(const Kernel& kernel, Call* call, TF_Status* status) {
   TF_OpKernelContext* context = call->context;
   const int others = kernel.op.kind == RUEDA_ALLTOALL ? 2 : 1;
   const int count = tf.NumInputs(context) - others;
+  const std::string base = kernel.name.empty() ? "" : name_now(kernel, context);
   call->names.resize(static_cast<size_t>(count));
   call->shapes.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
@@ -133,7 +143,7 @@ bool read(const Kernel& kernel, Call* call, TF_Status* status) {
     op.ndim = static_cast<int32_t>(shape.size());
     if (!kernel.name.empty()) {
       std::string& name = call->names[static_cast<size_t>(i)];
-      name = count == 1 ? kernel.name : kernel.name + "." + std::to_string(i);
+      name = count == 1 ? base : base + "." + std::to_string(i);
       op.name = name.c_str();
     }
     call->ops.push_back(op);

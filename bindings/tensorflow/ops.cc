@@ -3,7 +3,7 @@
 // Collectives are not stateful: TensorFlow would run stateful ones in the order of the program, and
 // ranks whose orders differ would wait for each other. A stateless op of constants, though, runs
 // once, while the program is optimised, and its result is a constant from then on. So each has one
-// input more, a token, which comes from a stateful op that is there at once.
+// input more, a token that no optimisation knows and nothing waits for: rueda.tensorflow._ops.
 #include <rueda/rueda.h>
 
 #include <initializer_list>

@@ -12,17 +12,16 @@ namespace rueda::tensorflow {
 namespace {
 
 // As rueda.tensorflow._library counts them.
-enum What : int64_t { kToken, kRank, kLocalRank, kSize, kLocalSize, kIsIncluded };
+enum What : int64_t { kRank, kLocalRank, kSize, kLocalSize, kIsIncluded };
 
 struct Place {
-  int64_t what = kToken;
+  int64_t what = kRank;
   int64_t process_set = 0;
 };
 
 int32_t value_of(const Place& place, const rueda_context* context) {
   const auto set = static_cast<int32_t>(place.process_set);
   switch (place.what) {
-    case kRank: return rueda_rank(context);
     case kLocalRank: return rueda_local_rank(context);
     case kSize:
       return set == 0 ? rueda_size(context) : rueda_process_set_ranks(context, set, nullptr, 0);
@@ -35,7 +34,7 @@ int32_t value_of(const Place& place, const rueda_context* context) {
       rueda_process_set_ranks(context, set, ranks.data(), count);
       return std::count(ranks.begin(), ranks.end(), rueda_rank(context)) > 0 ? 1 : 0;
     }
-    default: return 0;
+    default: return rueda_rank(context);
   }
 }
 
@@ -53,18 +52,15 @@ void* make_place(TF_OpKernelConstruction* from) {
 
 void run_place(void* kernel, TF_OpKernelContext* context) {
   const auto& place = *static_cast<const Place*>(kernel);
-  int32_t value = 0;
   Status status;
-  if (place.what != kToken) {
-    rueda_context* now = calls::Calls::instance().context();
-    value = now == nullptr ? -1 : value_of(place, now);
-    rueda_context_release(now);
-    if (value < 0) {
-      tf.SetStatus(status.get(), RUEDA_FAILED_PRECONDITION,
-                   "rueda is not initialised, or there is no such process set");
-      tf.OpKernelContext_Failure(context, status.get());
-      return;
-    }
+  rueda_context* now = calls::Calls::instance().context();
+  const int32_t value = now == nullptr ? -1 : value_of(place, now);
+  rueda_context_release(now);
+  if (value < 0) {
+    tf.SetStatus(status.get(), RUEDA_FAILED_PRECONDITION,
+                 "rueda is not initialised, or there is no such process set");
+    tf.OpKernelContext_Failure(context, status.get());
+    return;
   }
   TF_Tensor* output = tf.AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof value, status.get());
   if (output == nullptr) {

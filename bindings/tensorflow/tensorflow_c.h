@@ -89,6 +89,7 @@ enum DataType : int {
     (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*))                      \
   X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))              \
   X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                        \
+  X(int64_t, GetIterId, (TF_OpKernelContext*))                                               \
   X(int, NumInputs, (TF_OpKernelContext*))                                                   \
   X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                     \
   X(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))               \

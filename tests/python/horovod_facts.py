@@ -147,10 +147,116 @@ SIGNATURES = {
         "num_rank_is_power_2": "num_rank",
         "is_version_greater_equal_than": "ver, target",
         "check_installed_version": "name, version, exception=None",
+        "support_non_legacy_keras_optimizers": "k",
         "_cache": None,
     },
     "horovod.runner": {"run": None},
     "horovod.runner.launch": {"run_commandline": None, "parse_args": None},
+}  # fmt: skip
+
+_TF_REDUCE = f"average=None, device_dense='', device_sparse='', compression=NONE, op=None, {_SCALES}"
+_TF_NAME = "name=None, ignore_name_scope=False, process_set=SET"
+_TF_TAPE = (
+    "gradtape, device_dense='', device_sparse='', compression=NONE, sparse_as_dense=False, op=0, "
+    "gradient_predivide_factor=1.0, num_groups=0, groups=None, process_set=SET"
+)
+_TF_OPERATIONS = {
+    "allgather": f"tensor, {_TF_NAME}",
+    "grouped_allgather": f"tensors, {_TF_NAME}",
+    "broadcast": f"tensor, root_rank, {_TF_NAME}",
+    "broadcast_": "variables, root_rank, name=None, process_set=SET",
+    "alltoall": f"tensor, splits=None, {_TF_NAME}",
+    "join": "",
+    "rank_op": "name=None",
+    "local_rank_op": "name=None",
+    "size_op": "process_set_id=0, name=None",
+    "local_size_op": "name=None",
+    "process_set_included_op": "process_set_id=0, name=None",
+    "is_homogeneous": "",
+    "handle_average_backwards_compatibility": "op, average",
+    "check_num_rank_power_of_2": "num_rank",
+    **_SETS,
+    **dict.fromkeys(("Average", "Sum", "Adasum", "Min", "Max", "Product", "global_process_set")),
+}
+_TF_STATE = {
+    "broadcast_object": "obj, root_rank=0, session=None, name=None, process_set=SET",
+    "broadcast_object_fn": "root_rank=0, session=None, name=None, process_set=SET",
+    "allgather_object": "obj, session=None, name=None, process_set=SET",
+    "broadcast_variables": "variables, root_rank, process_set=SET, inplace=False",
+}
+_TF_UTIL = {"_executing_eagerly": "", "_make_subgraph": "f", "_cache": None, "vars_to_refs": "vars", "refs_to_vars": "refs"}
+_KERAS_OPTIMIZER = (
+    "optimizer, name=None, device_dense='', device_sparse='', compression=NONE, sparse_as_dense=False, "
+    "gradient_predivide_factor=1.0, op=0, backward_passes_per_step=1, average_aggregated_gradients=False, "
+    "num_groups=0, groups=None, process_set=SET"
+)
+_KERAS = {
+    **_LIFE,
+    **_SETS,
+    **dict.fromkeys(("Average", "Sum", "Compression", "global_process_set", "callbacks", "elastic")),
+    "DistributedOptimizer": f"{_KERAS_OPTIMIZER}, scale_local_gradients=True",
+    "PartialDistributedOptimizer": f"{_KERAS_OPTIMIZER}, local_layers=None, scale_local_gradients=True",
+    "broadcast_global_variables": "root_rank",
+    "allreduce": f"value, name=None, average=None, {_SCALES}, op=None, compression=NONE",
+    "allgather": "value, name=None",
+    "broadcast": "value, root_rank, name=None",
+    "reducescatter": "value, name=None, op=0",
+    "load_model": "filepath, custom_optimizers=None, custom_objects=None, compression=NONE",
+}
+_KERAS_CALLBACKS = {
+    "BroadcastGlobalVariablesCallback": "root_rank, device='', local_variables=None",
+    "MetricAverageCallback": "device=''",
+    "LearningRateScheduleCallback": "initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, "
+    "momentum_correction=True, steps_per_epoch=None",
+    "LearningRateWarmupCallback": "initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0",
+    "BestModelCheckpoint": "monitor='val_loss', verbose=0, mode='auto', save_freq='epoch'",
+}
+_KERAS_ELASTIC = {
+    "run": "func",
+    "KerasState": "model, optimizer=None",
+    "CommitStateCallback": "state, batches_per_commit=1",
+    "UpdateBatchStateCallback": "state",
+    "UpdateEpochStateCallback": "state",
+}
+
+# The same of TensorFlow's modules and Keras's.
+FRAMEWORKS = {
+    "horovod.tensorflow": {
+        **_LIFE,
+        **_TF_OPERATIONS,
+        **_TF_STATE,
+        "allreduce": f"tensor, {_TF_REDUCE}, name=None, process_set=SET, ignore_name_scope=False",
+        "grouped_allreduce": f"tensors, {_TF_REDUCE}, process_set=SET, ignore_name_scope=False, name=None",
+        "reducescatter": f"tensor, device_dense='', compression=NONE, op=0, name=None, process_set=SET, ignore_name_scope=False, {_SCALES}",
+        "grouped_reducescatter": f"tensors, device_dense='', compression=NONE, op=0, process_set=SET, {_SCALES}",
+        "broadcast_global_variables": "root_rank",
+        "BroadcastGlobalVariablesHook": "root_rank, device=''",
+        "DistributedGradientTape": f"{_TF_TAPE}, scale_local_gradients=True",
+        "PartialDistributedGradientTape": f"{_TF_TAPE}, local_layers=None, scale_local_gradients=True",
+        "DistributedOptimizer": "optimizer, name=None, use_locking=False, device_dense='', device_sparse='', compression=NONE, "
+        "sparse_as_dense=False, backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, "
+        "average_aggregated_gradients=False, num_groups=0, groups=None, process_set=SET, scale_local_gradients=True",
+        "SyncBatchNormalization": "fused=False",
+        "check_extension": None,
+        "gpu_available": f"ext_base_name, {_VERBOSE}",
+        "split_list": None,
+        "elastic": None,
+        "Compression": None,
+    },
+    "horovod.tensorflow.mpi_ops": {**_LIFE, **_TF_OPERATIONS, "_basics": None},
+    "horovod.tensorflow.functions": _TF_STATE,
+    "horovod.tensorflow.compression": {"Compression": None, "FP16Compressor": None, "NoneCompressor": None},
+    "horovod.tensorflow.sync_batch_norm": {"SyncBatchNormalization": None},
+    "horovod.tensorflow.util": _TF_UTIL,
+    "horovod.tensorflow.elastic": {
+        "run": "func",
+        "TensorFlowState": "variables=None, session=None",
+        "TensorFlowKerasState": "model, optimizer=None, backend=None",
+    },
+    "horovod.tensorflow.keras": _KERAS,
+    "horovod.keras": _KERAS,
+    **dict.fromkeys(("horovod.tensorflow.keras.callbacks", "horovod.keras.callbacks"), _KERAS_CALLBACKS),
+    **dict.fromkeys(("horovod.tensorflow.keras.elastic", "horovod.keras.elastic"), _KERAS_ELASTIC),
 }  # fmt: skip
 
 # Methods and attributes that scripts use: of what DistributedOptimizer returns, and of process sets.

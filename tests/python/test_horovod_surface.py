@@ -2,50 +2,13 @@
 
 import pickle
 import builtins
-import importlib
 import importlib.util
-import inspect
-import sys
 
 import horovod_facts as facts
 import pytest
 from expect import raises
-from rueda.compat import horovod
+from signatures import differences, load, parameters
 from worlds import ranks
-
-
-def load(name):
-    """A module of the package horovod, as with ``--horovod``."""
-    if horovod.path() not in sys.path:
-        sys.path.insert(0, horovod.path())
-    return importlib.import_module(name)
-
-
-def parameters(function):
-    """``"tensor, name=None, process_set=SET"``"""
-    torch = load("horovod.torch")
-    known = {id(torch.Compression.none): "NONE", id(torch.global_process_set): "SET"}
-    return [
-        p.name + ("" if p.default is p.empty else "=" + known.get(id(p.default), repr(p.default)))
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
-    ]
-
-
-def differences(module, wanted):
-    """What a module or class has not, or has otherwise: by name."""
-    found = {}
-    for name, spelled in wanted.items():
-        if not hasattr(module, name):
-            found[name] = "missing"
-            continue
-        if spelled is None:
-            continue
-        has = parameters(getattr(module, name))
-        ours = spelled.split(", ") if spelled else []
-        if has[: len(ours)] != ours or not all("=" in extra for extra in has[len(ours) :]):
-            found[name] = ", ".join(has)
-    return found
 
 
 @pytest.mark.parametrize("module", facts.SIGNATURES)

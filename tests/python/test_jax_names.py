@@ -62,6 +62,9 @@ def test_shapes_that_differ_are_an_error_also_without_a_name():
         jax.block_until_ready(jax.jit(lambda x: hvd.allgather(x))(jnp.zeros(rows)))
     with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*of 2.*of 3"):
         jax.block_until_ready(jax.jit(lambda x: hvd.allreduce([x] * rows))(jnp.zeros(2)))
+    for run in (lambda f: f, jax.jit):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*outside a group.*in group .* of 2"):
+            jax.block_until_ready(run(lambda x: hvd.allreduce([x] * (rows - 1), name="list"))(jnp.zeros(2)))
 
 
 @ranks(2)

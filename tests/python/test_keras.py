@@ -1,8 +1,11 @@
 """rueda.keras on every backend of Keras: one world for each, in which everything happens."""
 
+import copy
 import importlib.util
+import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -176,7 +179,8 @@ def check_like_horovods(hvd, keras):
 
     assert type(hvd.DistributedOptimizer(Own())) is not Own
     saved = keras.optimizers.serialize(hvd.DistributedOptimizer(Own(0.2)))
-    assert type(keras.optimizers.deserialize(saved)) is Own
+    assert isinstance(keras.optimizers.deserialize(saved), Own)
+    assert type(keras.optimizers.deserialize(json.loads(json.dumps(saved)))) is Own
 
     trained = keras.optimizers.Adam(0.01)
     alone = make_model(keras, trained, 2)
@@ -194,6 +198,66 @@ def check_like_horovods(hvd, keras):
         hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"loss": 1.0, **({"val_loss": 1.0} if hvd.rank() else {})})
 
 
+def check_clones(hvd, keras):
+    """Whatever Keras and Python make of a distributed optimizer in this process is distributed as it is."""
+    x, y = data(hvd.rank())
+    original = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), op=hvd.Sum)
+    model = make_model(keras, original, 5)
+
+    def trained(model):
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    expected = trained(model)
+
+    def compiled_again(old):
+        new = keras.models.clone_model(old)
+        new.compile_from_config(old.get_compile_config())
+        return new
+
+    copies = {
+        "deepcopy": make_model(keras, copy.deepcopy(original), 5),
+        "copy": make_model(keras, copy.copy(original), 5),
+        "pickle": make_model(keras, pickle.loads(pickle.dumps(original)), 5),
+        "from_config": make_model(keras, type(original).from_config(original.get_config()), 5),
+        "clone_model": keras.models.clone_model(model),
+        "compile_from_config": compiled_again(model),
+    }
+    weights = make_model(keras, "sgd", 5).get_weights()
+    for name, other in copies.items():
+        assert other.optimizer is not original and type(other.optimizer) is type(original), name
+        other.set_weights(weights)
+        for a, b in zip(trained(other), expected):
+            np.testing.assert_array_equal(a, b, err_msg=name)
+        assert same_everywhere(hvd, other), name
+
+    partial = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.01), local_layers=model.layers[0])
+    model.compile(partial, loss="mse")
+    clone = keras.models.clone_model(model)  # its variables have the paths of the model's
+    clone.set_weights(weights)
+    trained(clone)
+    for layer, same in zip(clone.layers, (False, True)):
+        mine = bits(layer.weights)
+        assert all(each == mine for each in hvd.allgather_object(mine)) == same
+    assert pickle.loads(pickle.dumps(partial))._rueda.local == [each.path for each in model.layers[0].trainable_variables]
+
+    registered = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    registered.register_local_var(model.layers[1].bias)
+    model.compile(registered, loss="mse")
+    trained(model)
+    mine, other = hvd.allgather_object(bits([model.layers[1].bias]))
+    assert mine != other
+
+    only = hvd.add_process_set([0])
+    again = pickle.loads(pickle.dumps(hvd.DistributedOptimizer(keras.optimizers.SGD(), process_set=only)))
+    assert again._rueda.process_set is only
+    hvd.remove_process_set(only)
+    of_a_file = json.loads(json.dumps(original.get_config()))
+    assert not hasattr(keras.optimizers.SGD.from_config(dict(of_a_file)), "_rueda")
+    with pytest.raises(ValueError, match="pass it to DistributedOptimizer"):
+        type(original).from_config(of_a_file)
+
+
 def everything():
     import keras
     import rueda.keras as hvd
@@ -205,6 +269,7 @@ def everything():
     check_local_layers(hvd, keras)
     check_schedule(hvd, keras)
     check_like_horovods(hvd, keras)
+    check_clones(hvd, keras)
     check_saving(hvd, keras, os.environ["TEST_FOLDER"])
     hvd.shutdown()
     return keras.backend.backend()

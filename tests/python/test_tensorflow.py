@@ -103,6 +103,75 @@ def check_order(hvd, tf):
     assert tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.constant(1.0)) == n
 
 
+def check_prints(hvd, tf):
+    """Reversed on one rank, with a print of each result, which TensorFlow keeps in order with others."""
+    n, r = hvd.size(), hvd.rank()
+
+    @tf.function
+    def eight(x):
+        out = {}
+        for i in range(8) if r == 0 else reversed(range(8)):
+            out[i] = hvd.allreduce(x + i, op=hvd.Sum, name=f"printed.{i}")
+            tf.print(i, out[i], output_stream=f"file://{os.devnull}")
+        return [out[i] for i in range(8)]
+
+    assert [float(each) for each in eight(tf.constant(1.0))] == [n * (i + 1) for i in range(8)]
+
+
+def check_names_again(hvd, tf):
+    """A name may stand in several places of a program and in the iterations of a loop, which run at the same time."""
+    n, r = hvd.size(), hvd.rank()
+    x = tf.Variable(2.0)
+
+    def numbers(tensors):
+        return [float(each) for each in tensors]
+
+    @tf.function
+    def thrice():
+        with tf.GradientTape(persistent=True) as tape:
+            y = sum(hvd.allreduce(x * i, op=hvd.Sum, name="same") for i in (1.0, 2.0, 3.0))
+        return y, tape.gradient(y, x), tape.gradient(y, x)
+
+    assert numbers(thrice()) == [12 * n, 6 * n, 6 * n]
+
+    def loop(name, parallel):
+        def body(i, total):
+            return i + 1, total + hvd.allreduce(tf.cast(i, tf.float32) * x, op=hvd.Sum, name=name)
+
+        return tf.while_loop(lambda i, _: i < 300, body, [tf.constant(0), tf.constant(0.0)], parallel_iterations=parallel)[1]
+
+    for parallel in (1, 10, 100):
+        for name in ("looped", None):
+
+            @tf.function
+            def step(name=name, parallel=parallel):
+                with tf.GradientTape() as tape:
+                    total = loop(name, parallel)
+                return total, tape.gradient(total, x)
+
+            assert numbers(step()) == [n * 2 * 44850, n * 44850]
+
+    @tf.function
+    def branches(flag):
+        if flag:
+            y = hvd.allreduce(x, op=hvd.Sum, name="branch")
+        else:
+            y = hvd.allreduce(2 * x, op=hvd.Sum, name="branch")
+        return y, hvd.allreduce(x, op=hvd.Sum, name="branch")
+
+    assert numbers(branches(tf.constant(r == 0))) == [6, 4]
+
+    before = hvd.counter("tensors")
+    squares = tf.function(lambda v: tf.vectorized_map(lambda e: hvd.allreduce(e * e, op=hvd.Sum, name="batch"), v))
+    assert squares(tf.range(3.0)).numpy().tolist() == [0, n, 4 * n] and hvd.counter("tensors") == before + 1
+    assert tf.map_fn(lambda e: hvd.allgather(e[None]), tf.range(3.0)).numpy().tolist() == [[i] * n for i in range(3)]
+    with pytest.raises(NotImplementedError, match="allgather in tf.vectorized_map: use tf.map_fn"):
+        tf.vectorized_map(lambda e: hvd.allgather(e[None]), tf.range(3.0))
+    with tf.GradientTape() as tape:
+        y = hvd.allreduce(x * tf.range(3.0), op=hvd.Sum, name="rows")
+    assert tape.jacobian(y, x).numpy().tolist() == [0, n, 2 * n]
+
+
 def check_gradients(hvd, tf):
     n, r = hvd.size(), hvd.rank()
     total = n * (n + 1) / 2
@@ -136,6 +205,8 @@ def check_errors(hvd, tf):
             run(lambda: hvd.allreduce(tf.constant(1j), op=hvd.Max))()
         with pytest.raises(tf.errors.FailedPreconditionError, match="sent int32.*sent uint32"):
             run(lambda: hvd.allreduce(tf.constant(1, tf.uint32 if r else tf.int32), name="sign"))()
+        with pytest.raises(tf.errors.FailedPreconditionError, match="outside a group.*in group .* of 2"):
+            run(lambda: hvd.grouped_allreduce([tf.zeros(2)] * (1 + r), name="list"))()
         with pytest.raises(tf.errors.InvalidArgumentError, match="dtype cannot travel"):
             run(lambda: hvd.broadcast(tf.constant("text"), 0))()
     with pytest.raises(ValueError, match="root_rank 9 is not one of"):
@@ -260,12 +331,59 @@ def check_names(hvd, tf):
     hvd.remove_process_set(alone)
 
 
+def check_like_horovods(hvd, tf):
+    """Names, parameters, defaults, and what scripts ask of a distributed tape."""
+    import horovod_facts
+    from signatures import differences, load
+
+    n, r = hvd.size(), hvd.rank()
+    if r == 0:
+        for module, wanted in horovod_facts.FRAMEWORKS.items():
+            assert differences(load(module), wanted) == {}, module
+        assert load("horovod.tensorflow").DistributedGradientTape is hvd.DistributedGradientTape
+    assert [k for k in range(9) if hvd.check_num_rank_power_of_2(k)] == [1, 2, 4, 8]
+    assert hvd.split_list([1, 2, 3], 2) == [[1, 2], [3]] and not hvd.gpu_available("tensorflow")
+
+    x = tf.Variable([1.0, 2.0])
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        assert isinstance(tape, tf.GradientTape)
+        loss = tf.reduce_sum(x * x) * (r + 1.0)
+        with tape.stop_recording():
+            x * 2.0
+    assert [each is x for each in tape.watched_variables()] == [True]
+    for _ in range(2):
+        assert tape.gradient(loss, x).numpy().tolist() == [n + 1, 2 * (n + 1)]
+    assert tape.gradient(loss, {"x": x})["x"][0] == n + 1
+    with tf.GradientTape() as plain:
+        y = x * (r + 1.0)
+    assert hvd.DistributedGradientTape(plain).jacobian(y, x).numpy().tolist() == [[r + 1, 0], [0, r + 1]]
+    with pytest.raises(RuntimeError, match="non-persistent"):
+        plain.gradient(y, x)
+    with pytest.raises(ValueError, match="reduced already"):
+        hvd.DistributedGradientTape(tape)
+    for make, options in ((hvd.DistributedGradientTape, {"groups": 0}), (hvd.DistributedGradientTape, {"groups": "x"}),
+                          (hvd.PartialDistributedGradientTape, {"local_layers": [3]})):
+        with pytest.raises(ValueError, match="expected a list of lists|expected layers"):
+            make(plain, **options)
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        hvd.DistributedGradientTape(plain, num_groups=1)
+
+    descent = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    optimizer = hvd.DistributedOptimizer(descent)
+    mine, every = tf.Variable(0.0), tf.Variable(0.0)
+    optimizer.register_local_var(mine)
+    pairs = optimizer.compute_gradients(lambda: (mine + every) * (r + 1.0), [mine, every])
+    assert [float(grad) for grad, _ in pairs] == [(r + 1) / n, (n + 1) / 2]
+    with pytest.raises(ValueError, match="do not go together"):
+        hvd.DistributedOptimizer(descent, op=hvd.Adasum, average_aggregated_gradients=True)
+
+
 def everything():
     import rueda.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_gradients, check_errors, check_training, check_keras_layers, check_names):
+    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__

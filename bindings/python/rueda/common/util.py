@@ -50,6 +50,11 @@ def is_version_greater_equal_than(ver, target):
     return _version_key(ver) >= _version_key(target)
 
 
+def support_non_legacy_keras_optimizers(k):
+    """Whether a Keras has the optimizers that Horovod calls new: every Keras that rueda serves has."""
+    return is_version_greater_equal_than(k.__version__, "2.11.0")
+
+
 def _version_key(text):
     match = re.match(r"(\d+(?:\.\d+)*)(.*)", text)
     if match is None:

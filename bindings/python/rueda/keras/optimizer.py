@@ -1,7 +1,8 @@
 """Optimizers that average gradients over the ranks before they use them.
 
-A class is made for each class of optimizer, which differs from it in two methods. It has the name of
-what it comes from, so that a model which is saved knows nothing of rueda.
+A class is made for each class of optimizer, which differs from it in a few methods. It has the name of
+what it comes from, so that a model which is saved knows nothing of rueda. What is made of its configuration
+in this process is distributed too: `_clones`.
 """
 
 import collections
@@ -11,10 +12,15 @@ import sys
 
 import keras
 
-from rueda._frameworks import check_count, check_predivide, list_of, replaced
+from rueda._frameworks import check_count, check_groups, check_predivide, list_of, replaced
 from rueda.common import basics
-from rueda.common.process_sets import ProcessSet, global_process_set
-from rueda.keras import _framework
+from rueda.common.process_sets import (
+    ProcessSet,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    registered,
+)
+from rueda.keras import _clones, _framework
 from rueda.keras._framework import Compression
 
 
@@ -27,16 +33,35 @@ class _Reduction:
     prescale: float
     postscale: float
     process_set: ProcessSet
-    local: list  # variables whose gradients stay this rank's
+    local: list  # variables whose gradients stay this rank's; a pickled one has their paths
     scale_local: bool
     as_dense: bool  # IndexedSlices of TensorFlow become tensors first
+
+    def __deepcopy__(self, memo):
+        return self  # it is never changed
+
+    def __reduce__(self):
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields["local"] = [_path(each) for each in self.local]
+        ranks = None if self.process_set is global_process_set else self.process_set.ranks
+        return _unpickled, (type(self), {**fields, "process_set": ranks})
+
+    def _places_of_local(self, variables):
+        """Of the variables that stay local; those of a cloned model are known by their paths."""
+        if not self.local:
+            return []
+        ids = {id(each) for each in self.local}
+        found = [i for i, each in enumerate(variables) if id(each) in ids]
+        if not found:
+            paths = set(map(_path, self.local))
+            found = [i for i, each in enumerate(variables) if _path(each) in paths]
+        return found
 
     def __call__(self, grads, variables=None):
         """The reduced gradients, None where there are none."""
         if not self.process_set.included():
             return list(grads)  # a rank that is not in the process set keeps its own
-        kept = {id(each) for each in self.local} if self.local else ()
-        mine = [i for i, v in enumerate(variables) if id(v) in kept] if kept else []
+        mine = self._places_of_local(variables)
         sent = [i for i, g in enumerate(grads) if g is not None and i not in mine]
         reduced = list(grads)
         if sent:
@@ -56,6 +81,20 @@ class _Reduction:
         return reduced
 
 
+def _path(variable):
+    return variable if isinstance(variable, str) else variable.path
+
+
+def _unpickled(cls, fields):
+    ranks = fields["process_set"]
+    if ranks is None:
+        return cls(**{**fields, "process_set": global_process_set})
+    for set_id, others in get_process_set_ids_and_ranks().items():
+        if others == ranks and set_id != 0:
+            return cls(**{**fields, "process_set": registered(set_id)})
+    raise ValueError(f"a pickled DistributedOptimizer is of the process set {ranks}, which this job has not: add it first")
+
+
 def _refuse_inside(caller):
     """ValueError where a LossScaleOptimizer calls, which has looked for infinities on this rank alone."""
     if caller.f_code.co_name in ("_stateful_handle_finite_grads", "_stateless_handle_finite_grads"):
@@ -69,6 +108,30 @@ def _refuse_inside(caller):
 
 class _Distributed:
     """What a distributed optimizer does otherwise than its class."""
+
+    def register_local_var(self, var):
+        """Gradients of this variable stay the rank's own."""
+        self._rueda = dataclasses.replace(self._rueda, local=[*self._rueda.local, var])
+
+    def get_config(self):
+        config = super().get_config()
+        return {**config, "name": _clones.Name(config["name"], self._rueda)}
+
+    @classmethod
+    def from_config(cls, config, *args, **kwargs):
+        """One that is distributed as the one whose configuration it is: of this process, not from a file."""
+        reduction = _clones.reduction_of(config)
+        if reduction is None:
+            raise ValueError(
+                "the class of a distributed optimizer makes others of what get_config() has returned in this process; "
+                f"of what was saved, make a keras.optimizers.{cls.__name__} and pass it to DistributedOptimizer"
+            )
+        new = super().from_config({**config, "name": str(config["name"])}, *args, **kwargs)
+        new._rueda = reduction
+        return new
+
+    def __reduce__(self):  # copies and pickles are new ones, as those of Keras's optimizers
+        return _clones.remade, (_plain(type(self)), self.get_config())
 
     def apply(self, grads, trainable_variables=None):
         _refuse_inside(sys._getframe(1))
@@ -94,6 +157,11 @@ class _Distributed:
         return super()._clip_gradients(grads)
 
 
+def _plain(made):
+    """The class that a distributed one was made from."""
+    return made.__bases__[1]
+
+
 @functools.lru_cache(maxsize=None)
 def _distributed(base):
     """The class for optimizers of class ``base``, under its name."""
@@ -106,6 +174,9 @@ def _distributed(base):
     return made
 
 
+_clones.keep_distributed(lambda cls: cls if issubclass(cls, _Distributed) else _distributed(cls))
+
+
 def _wrap(optimizer, name, steps, reduction):
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"DistributedOptimizer({optimizer!r}): expected an optimizer of Keras 3")
@@ -114,8 +185,7 @@ def _wrap(optimizer, name, steps, reduction):
             "DistributedOptimizer of a DistributedOptimizer: its gradients are reduced already"
         )
     config = optimizer.get_config()
-    if name is not None:
-        config["name"] = name
+    config["name"] = _clones.Name(config["name"] if name is None else name, reduction)
     if steps > 1:
         if config.get("gradient_accumulation_steps"):
             raise ValueError(
@@ -124,7 +194,6 @@ def _wrap(optimizer, name, steps, reduction):
             )
         config["gradient_accumulation_steps"] = steps
     new = _distributed(type(optimizer)).from_config(config)
-    new._rueda = reduction
     if optimizer.built:
         new.build(optimizer._trainable_variables)
         _copy(optimizer.variables, new.variables)
@@ -174,6 +243,7 @@ def PartialDistributedOptimizer(
     passes = backward_passes_per_step
     check_count("backward_passes_per_step", passes)
     check_predivide(gradient_predivide_factor, op)
+    check_groups(groups, num_groups)
     local_layers = list_of(local_layers)
     if any(not layer.built for layer in local_layers):
         raise ValueError("local_layers: a layer has no variables yet; build the model first")
@@ -234,7 +304,9 @@ def DistributedOptimizer(
         The ranks that take part.
     sparse_as_dense : bool
         On TensorFlow: gradients of embeddings become tensors first; else their rows are gathered.
-    device_dense, device_sparse, num_groups, groups, scale_local_gradients
+    scale_local_gradients : bool
+        Gradients of what is given to the result's ``register_local_var`` are divided by the number of ranks.
+    device_dense, device_sparse, num_groups, groups
         Horovod's; all gradients of a step are one group wherever they lie.
 
     Returns
@@ -256,5 +328,8 @@ def DistributedOptimizer(
         op=op,
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
         process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )

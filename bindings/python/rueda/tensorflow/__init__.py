@@ -25,6 +25,7 @@ from rueda.common.process_sets import (
     process_set_included,
     remove_process_set,
 )
+from rueda.common.util import check_extension, gpu_available, split_list
 from rueda.tensorflow import elastic
 from rueda.tensorflow.compression import Compression
 from rueda.tensorflow.functions import (
@@ -42,6 +43,7 @@ from rueda.tensorflow.mpi_ops import (
     alltoall,
     broadcast,
     broadcast_,
+    check_num_rank_power_of_2,
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,

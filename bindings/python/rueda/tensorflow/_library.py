@@ -8,7 +8,7 @@ from rueda._plugins import Plugin, plugin_path
 from rueda._runtime import runtime
 
 # What RuedaPlace gives, as bindings/tensorflow/place.cc counts it.
-TOKEN, RANK, LOCAL_RANK, SIZE, LOCAL_SIZE, IS_INCLUDED = range(6)
+RANK, LOCAL_RANK, SIZE, LOCAL_SIZE, IS_INCLUDED = range(5)
 
 
 def _load():

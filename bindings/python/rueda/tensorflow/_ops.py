@@ -6,11 +6,13 @@ place has a name of its own, made when the program is traced: of its function, a
 
 import collections
 import dataclasses
+import itertools
 import re
 import struct
 import weakref
 
 import tensorflow as tf
+from tensorflow.python.ops.parallel_for import pfor  # for tf.vectorized_map: there is no public way
 
 from rueda import _ffi
 from rueda._frameworks import WORDS, replaced
@@ -18,7 +20,7 @@ from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import registered
 from rueda.tensorflow import _library
-from rueda.tensorflow._library import TOKEN, ops, place_op
+from rueda.tensorflow._library import ops
 
 LINEAR = (basics.Average, basics.Sum)
 _SAME = (_ffi.ALLREDUCE, _ffi.BROADCAST)  # results have the shapes of what is given
@@ -35,8 +37,11 @@ class Spec:
     prescale: float = 1.0
     postscale: float = 1.0
     name: "str | None" = None
+    is_group: bool = False  # also of one tensor: a group that has more elsewhere is then an error, not a stall
 
-    def attributes(self):
+    def attributes(self, count=1):
+        """Of an op of so many tensors. It names those of several "name.0", "name.1", ..."""
+        name = _name_now(self)
         return {
             "kind": self.kind,
             "reduce_op": self.op,
@@ -44,7 +49,7 @@ class Spec:
             "process_set": self.process_set,
             "prescale": _bits(self.prescale),
             "postscale": _bits(self.postscale),
-            "tensor_name": self.name or _name_in_graph(self.kind, self.process_set),
+            "tensor_name": name + ".0" if name and self.is_group and count == 1 else name,
         }
 
     def backward(self, **changes):
@@ -62,21 +67,50 @@ def _number(bits):
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
-_places = weakref.WeakKeyDictionary()  # graph of a function -> how many of each kind it has
-_PARTS = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
+class _Names:
+    """What is called in one graph."""
+
+    def __init__(self):
+        self.counts = collections.Counter()  # of unnamed ones
+        self.own = set()
+        self.of_parts = set()  # of its branches and loops
 
 
-def _name_in_graph(kind, process_set):
-    """"" outside of graphs."""
+_names = weakref.WeakKeyDictionary()  # by graph
+_PARTS = {"CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph"}
+
+
+def _name_now(spec):
+    """The name of an operation that is called here: \"\" of an eager one without."""
     if tf.executing_eagerly():
-        return ""
-    graph = tf.compat.v1.get_default_graph()
-    while type(graph).__name__ in _PARTS:
-        graph = graph.outer_graph
-    key = WORDS[kind] if process_set == 0 else f"{WORDS[kind]}.set{process_set}"  # other ranks may count in other sets
-    counts = _places.setdefault(graph, collections.Counter())
+        return spec.name or ""
+    graphs = [tf.compat.v1.get_default_graph()]
+    while not _PARTS.isdisjoint(each.__name__ for each in type(graphs[-1]).__mro__):
+        graphs.append(graphs[-1].outer_graph)
+    names = [_names.setdefault(each, _Names()) for each in graphs]
+    return _numbered(spec, graphs[-1], names[-1].counts) if spec.name is None else _unique(spec.name, *names)
+
+
+def _numbered(spec, graph, counts):
+    key = WORDS[spec.kind]
+    if spec.process_set != 0:  # other ranks may count in other sets
+        key += f".set{spec.process_set}"
     counts[key] += 1
     return f"tf.{_plain(getattr(graph, 'name', 'graph'))}.{key}.{counts[key]}"
+
+
+def _unique(name, here, *around):
+    """The name, with a number where it is taken, as TensorFlow's ops have it: here, in a part, or around it.
+
+    Not in another branch: only one of them runs.
+    """
+    taken = set().union(here.own, here.of_parts, *(each.own for each in around))
+    candidates = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+    found = next(each for each in candidates if each not in taken)
+    here.own.add(found)
+    for each in around:
+        each.of_parts.add(found)
+    return found
 
 
 def _plain(name):
@@ -101,17 +135,24 @@ def _refuse_xla():
 
 
 def _token():
+    """An int32 tensor that TensorFlow cannot know before the program runs: see bindings/tensorflow/ops.cc.
+
+    Of a random op: these alone are stateful and still not kept in order with prints and the like, beside which
+    ranks may then call collectives in any order.
+    """
     if tf.executing_eagerly():
         return tf.constant(0)
     _refuse_xla()
-    return place_op(TOKEN)
+    return tf.raw_ops.RandomUniformInt(
+        shape=tf.zeros(0, tf.int32), minval=tf.constant(0), maxval=tf.constant(1), seed=1, seed2=1
+    )
 
 
 def collective(tensors, spec):
     """The results, of one operation or of a group that is ready together or not at all."""
     _library.attach()
     run = ops.rueda_same if spec.kind in _SAME else ops.rueda_rows
-    results = run(tensors=tensors, token=_token(), **spec.attributes())
+    results = run(tensors=tensors, token=_token(), **spec.attributes(len(tensors)))
     results = [results] if tf.is_tensor(results) else list(results)
     _keep(results[0])
     if spec.kind not in _SAME:
@@ -137,10 +178,41 @@ def _keep(result):
         getattr(result.graph, "control_outputs", []).append(result.op)
 
 
+def _forget(op):
+    """One that was only traced."""
+    kept = getattr(op.graph, "control_outputs", [])
+    kept[:] = [each for each in kept if each is not op]
+
+
 def _set_shapes(tensors, results):
     for tensor, result in zip(tensors, results):
         if not hasattr(result, "numpy") and tensor.shape.rank:
             result.set_shape([None, *tensor.shape[1:]])
+
+
+# Batches: tf.vectorized_map, and the jacobians of tapes.
+
+
+@pfor.RegisterPFor("RuedaSame")
+def _batched(step):
+    """A batch travels whole, in one operation."""
+    spec = _spec_of(step.op)
+    if spec.op == basics.Adasum:
+        raise NotImplementedError(
+            "rueda.tensorflow: tf.vectorized_map would make one vector of a batch, which Adasum takes as a whole; use tf.map_fn"
+        )
+    _forget(step.op)
+    places = range(step.num_inputs - 1)
+    step.stack_inputs(places)
+    return [pfor.wrap(each, True) for each in collective([step.stacked_input(i) for i in places], spec)]
+
+
+@pfor.RegisterPFor("RuedaRows")
+@pfor.RegisterPFor("RuedaAlltoall")
+def _not_batched(step):
+    raise NotImplementedError(
+        f"rueda.tensorflow: {WORDS[step.op.get_attr('kind')]} in tf.vectorized_map: use tf.map_fn, which sends one after the other"
+    )
 
 
 # Derivatives.

@@ -1,8 +1,10 @@
 """Gradient tapes whose gradients are the same on all ranks."""
 
+import functools
+
 import tensorflow as tf
 
-from rueda._frameworks import check_predivide, list_of, replaced
+from rueda._frameworks import check_groups, check_predivide, list_of, replaced
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
 from rueda.tensorflow.compression import Compression
@@ -40,49 +42,70 @@ def _divided(gradient, number):
     return gradient / number
 
 
-class _Tape:
-    """A tf.GradientTape, but for `gradient`."""
+class Local:
+    """Variables whose gradients stay the rank's own."""
 
-    def __init__(self, tape, reduce, process_set, scale_local, local_sources):
-        self._tape = tape
-        self._reduce = reduce
+    def __init__(self, process_set, scale):
         self._process_set = process_set
-        self._scale_local = scale_local
-        self._local = {id(each) for each in local_sources}
+        self._scale = scale
+        self._variables = {}  # by id
 
-    def __getattr__(self, name):
-        return getattr(self._tape, name)
+    def add(self, variable):
+        self._variables[id(variable)] = variable
+        value = getattr(variable, "value", None)
+        if isinstance(value, tf.Variable):  # what a variable of Keras is in TensorFlow
+            self._variables[id(value)] = value
 
-    def __enter__(self):
-        self._tape.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._tape.__exit__(*exception)
-
-    def register_local_source(self, source):
-        """Gradients of this variable stay the rank's own."""
-        self._local.add(id(source))
-
-    def get_local_and_global_gradients(self, grads, sources):
-        """The gradients of local sources, and of the others: two lists with None for the rest."""
-        local = [id(each) in self._local for each in sources]
+    def parted(self, grads, variables):
+        """Of these variables, and of the others: two lists with None for the rest."""
+        local = [id(each) in self._variables for each in variables]
         return (
             [g if is_local else None for g, is_local in zip(grads, local)],
             [None if is_local else g for g, is_local in zip(grads, local)],
         )
 
-    def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
-        """As tf.GradientTape.gradient, reduced over the ranks; ``use_generic_names`` is Horovod's."""
-        grads = self._tape.gradient(target, sources, output_gradients, **options)
-        flat = tf.nest.flatten(grads)
-        local, others = self.get_local_and_global_gradients(flat, tf.nest.flatten(sources))
-        reduced = self._reduce(others)
-        if self._scale_local:
+    def reduced(self, grads, variables, reduce):
+        """The gradients, the others by ``reduce``."""
+        local, others = self.parted(grads, variables)
+        if self._scale:
             size = self._process_set.size()
             local = [each if each is None else _divided(each, size) for each in local]
-        mixed = [one if one is not None else other for one, other in zip(local, reduced)]
-        return tf.nest.pack_sequence_as(grads, mixed)
+        return [one if one is not None else other for one, other in zip(local, reduce(others))]
+
+
+class _Tape:
+    """What a distributed tape does otherwise than its class; it shares the attributes of ``given``."""
+
+    __slots__ = ("given", "local", "reduce")
+
+    def register_local_source(self, source):
+        """Gradients of this variable stay the rank's own."""
+        self.local.add(source)
+
+    def get_local_and_global_gradients(self, grads, sources):
+        """The gradients of local sources, and of the others: two lists with None for the rest."""
+        return self.local.parted(grads, sources)
+
+    def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
+        """As tf.GradientTape.gradient, reduced over the ranks; ``use_generic_names`` is Horovod's."""
+        grads = self.given.gradient(target, sources, output_gradients, **options)
+        reduced = self.local.reduced(tf.nest.flatten(grads), tf.nest.flatten(sources), self.reduce)
+        return tf.nest.pack_sequence_as(grads, reduced)
+
+    def jacobian(self, *args, **options):
+        """This rank's own: TensorFlow computes it by `gradient`, row by row."""
+        return self.given.jacobian(*args, **options)
+
+    def batch_jacobian(self, *args, **options):
+        """This rank's own, too."""
+        return self.given.batch_jacobian(*args, **options)
+
+
+@functools.lru_cache(maxsize=None)
+def _class_for(base):
+    """The class for tapes of class ``base``, under its name."""
+    names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(base)(base.__name__, (_Tape, base), names)
 
 
 def PartialDistributedGradientTape(
@@ -109,15 +132,27 @@ def PartialDistributedGradientTape(
         Divide these by the number of ranks, as the others are.
     """
     check_predivide(gradient_predivide_factor, op)
-    sources = [each for layer in list_of(local_layers) for each in layer.trainable_variables]
-    sources += [each.value for each in sources if hasattr(each, "value")]
-
-    def reduce(grads):
-        return reduce_gradients(
-            grads, op, compression, gradient_predivide_factor, process_set, sparse_as_dense
-        )
-
-    return _Tape(gradtape, reduce, process_set, scale_local_gradients, sources)
+    check_groups(groups, num_groups)
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"DistributedGradientTape({gradtape!r}): expected a tf.GradientTape")
+    if isinstance(gradtape, _Tape):
+        raise ValueError("DistributedGradientTape of a DistributedGradientTape: its gradients are reduced already")
+    tape = _class_for(type(gradtape)).__new__(_class_for(type(gradtape)))
+    tape.__dict__ = gradtape.__dict__
+    tape.given = gradtape
+    tape.local = Local(process_set, scale_local_gradients)
+    tape.reduce = functools.partial(
+        reduce_gradients,
+        op=op,
+        compression=compression,
+        predivide=gradient_predivide_factor,
+        process_set=process_set,
+        sparse_as_dense=sparse_as_dense,
+    )
+    for layer in list_of(local_layers):
+        for each in layer.trainable_variables:
+            tape.register_local_source(each)
+    return tape
 
 
 def DistributedGradientTape(
@@ -134,6 +169,9 @@ def DistributedGradientTape(
     scale_local_gradients=True,
 ):
     """A tape like this one, whose `gradient` is reduced over all ranks, as one group.
+
+    It is a tf.GradientTape, of the given one's class, and what one of the two records the other one knows. Its
+    ``jacobian`` and ``batch_jacobian`` are the rank's own.
 
     Parameters
     ----------
@@ -159,6 +197,8 @@ def DistributedGradientTape(
         sparse_as_dense=sparse_as_dense,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )

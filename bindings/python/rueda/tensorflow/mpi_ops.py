@@ -12,7 +12,15 @@ from rueda._waiting import join  # noqa: F401
 from rueda.common import basics as _basics  # noqa: F401
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.basics import Adasum, Average, Sum
-from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.common.exceptions import HorovodInternalError  # noqa: F401
+from rueda.common.process_sets import (  # noqa: F401
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    id_for_operation,
+    remove_process_set,
+)
+from rueda.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from rueda.tensorflow import _library, _ops
 from rueda.tensorflow.compression import Compression
 
@@ -122,7 +130,7 @@ def grouped_allreduce(
     scales = _scales(prescale_factor, postscale_factor)
     results = list(tensors)
     dense = [i for i, each in enumerate(results) if not isinstance(each, tf.IndexedSlices)]
-    spec = _spec(_ffi.ALLREDUCE, process_set, name, op=op, **scales)
+    spec = _spec(_ffi.ALLREDUCE, process_set, name, is_group=True, op=op, **scales)
     reduced = _group([results[i] for i in dense], spec, compression)
     for i, each in enumerate(results):
         if isinstance(each, tf.IndexedSlices):
@@ -137,7 +145,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_pro
 
 def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=global_process_set):
     """`allgather` of several tensors, ready together or not at all; returns a list."""
-    return _group(tensors, _spec(_ffi.ALLGATHER, process_set, name))
+    return _group(tensors, _spec(_ffi.ALLGATHER, process_set, name, is_group=True))
 
 
 def _from_root(kind, root_rank, name, process_set):
@@ -184,12 +192,12 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
-def _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set):
+def _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set, is_group=False):
     op = reduce_op(op, None)
     if op == Adasum:
         raise NotImplementedError("reducescatter: op=Adasum is not supported")
     scales = _scales(prescale_factor, postscale_factor)
-    return _spec(_ffi.REDUCESCATTER, process_set, name, op=op, **scales)
+    return _spec(_ffi.REDUCESCATTER, process_set, name, is_group=is_group, op=op, **scales)
 
 
 def reducescatter(
@@ -219,7 +227,7 @@ def grouped_reducescatter(
     name=None,
 ):
     """`reducescatter` of several tensors, ready together or not at all; returns a list."""
-    spec = _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set)
+    spec = _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set, is_group=True)
     return _group(tensors, spec, compression)
 
 

@@ -2,10 +2,11 @@
 
 import tensorflow as tf
 
-from rueda.common.basics import Average
+from rueda._frameworks import check_groups, check_predivide
+from rueda.common.basics import Adasum, Average
 from rueda.common.process_sets import global_process_set
 from rueda.tensorflow.compression import Compression
-from rueda.tensorflow.gradient_tape import reduce_gradients
+from rueda.tensorflow.gradient_tape import Local, reduce_gradients
 
 
 def DistributedOptimizer(
@@ -32,7 +33,13 @@ def DistributedOptimizer(
     optimizer : keras.optimizers.Optimizer or tf.compat.v1.train.Optimizer
         The first goes to `rueda.keras.DistributedOptimizer`, whose parameters these are; of the second
         ``compute_gradients`` reduces, once for each step (``backward_passes_per_step=1``).
+    scale_local_gradients : bool
+        Gradients of what is given to the result's ``register_local_var`` are divided by the number of ranks.
     """
+    check_groups(groups, num_groups)
+    check_predivide(gradient_predivide_factor, op)
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("op=Adasum and average_aggregated_gradients=True do not go together")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if backward_passes_per_step != 1:
             raise ValueError("backward_passes_per_step is for optimizers of Keras")
@@ -43,6 +50,7 @@ def DistributedOptimizer(
             lambda grads: reduce_gradients(
                 grads, op, compression, gradient_predivide_factor, process_set, sparse_as_dense
             ),
+            Local(process_set, scale_local_gradients),
         )
     from rueda.keras.optimizer import DistributedOptimizer as of_keras
 
@@ -63,15 +71,20 @@ def DistributedOptimizer(
 class _Wrapped(tf.compat.v1.train.Optimizer):
     """Reduces what the optimizer inside of it computes; all else is that one's."""
 
-    def __init__(self, optimizer, name, use_locking, reduce):
+    def __init__(self, optimizer, name, use_locking, reduce, local):
         super().__init__(use_locking, name)
         self._optimizer = optimizer
         self._reduce = reduce
+        self._local = local
+
+    def register_local_var(self, var):
+        """Gradients of this variable stay the rank's own."""
+        self._local.add(var)
 
     def compute_gradients(self, *args, **kwargs):
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        reduced = self._reduce([grad for grad, _ in pairs])
-        return [(grad, variable) for grad, (_, variable) in zip(reduced, pairs)]
+        grads, variables = map(list, zip(*pairs)) if pairs else ([], [])
+        return list(zip(self._local.reduced(grads, variables, self._reduce), variables))
 
     def apply_gradients(self, *args, **kwargs):
         return self._optimizer.apply_gradients(*args, **kwargs)

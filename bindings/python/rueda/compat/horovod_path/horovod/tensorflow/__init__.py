@@ -8,6 +8,7 @@ import horovod.tensorflow.compression
 import horovod.tensorflow.elastic
 import horovod.tensorflow.functions
 import horovod.tensorflow.mpi_ops
-import horovod.tensorflow.sync_batch_norm  # noqa: F401
+import horovod.tensorflow.sync_batch_norm
+import horovod.tensorflow.util  # noqa: F401
 
 del horovod
