@@ -14,8 +14,8 @@ pytest.importorskip("ray")
 import ray  # noqa: E402
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
+from engine_functions import where_and_sum  # noqa: E402
 from ray_cluster import cluster  # noqa: E402
-from ray_functions import where_and_sum  # noqa: E402
 from rueda.ray import RankFailed, RayExecutor  # noqa: E402
 
 SETTINGS = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)

@@ -101,6 +101,11 @@ def results(outcomes, order=(), nodes=(), pids=(), pickler=pickle):
     rank = culprit(outcomes, order)
     if rank is None:
         return [outcome.value for outcome in outcomes]
+    raise rank_failed(outcomes, rank, nodes, pids) from _loaded(outcomes[rank].error, pickler)
+
+
+def rank_failed(outcomes, rank, nodes=(), pids=()):
+    """The error that blames this rank."""
     outcome = outcomes[rank]
     told = [o.cause for o in outcomes if o.lost == rank and o.cause]
     cause = told[0] if told and outcome.kind != "error" else outcome.what
@@ -108,8 +113,7 @@ def results(outcomes, order=(), nodes=(), pids=(), pickler=pickle):
     where = ", ".join(filter(None, [node and f"node {node}", pid and f"pid {pid}"]))
     message = f"rank {rank} of {len(outcomes)}{f' ({where})' if where else ''} failed: {cause}"
     more = outcome.what if outcome.kind == "dead" and outcome.what != cause else outcome.trace
-    raised = RankFailed("\n\n".join(filter(None, [message, more])), rank, None, node, pid, cause)
-    raise raised from _loaded(outcome.error, pickler)
+    return RankFailed("\n\n".join(filter(None, [message, more])), rank, None, node, pid, cause)
 
 
 def _loaded(data, pickler):

@@ -13,7 +13,7 @@ def make(function, args, kwargs, env, verbose):
 
     def task(_):
         context = BarrierTaskContext.get()
-        before = dict(os.environ)
+        before = {name: os.environ.get(name) for name in env}
         os.environ.update(env)
         try:
             rank, everybody = _meet(context)
@@ -24,8 +24,11 @@ def make(function, args, kwargs, env, verbose):
             # The process may be a task of the next stage.
             _outcomes.leave()
             _init_options.give(None)
-            os.environ.clear()
-            os.environ.update(before)
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
     return task
 

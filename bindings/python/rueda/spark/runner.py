@@ -1,6 +1,7 @@
 """`run`: a function on every rank of a job whose ranks are tasks of Spark."""
 
 import os
+import pickle
 import re
 import secrets
 import threading
@@ -61,7 +62,7 @@ def run(fn, args=(), kwargs=None, num_proc=None, start_timeout=None, env=None, v
     stage = _Stage(context, task, num_proc, start_timeout)
     reports, error = stage.run()
     if error is not None:
-        raise _task_failure(error, num_proc) from error
+        raise _stage_failure(error, num_proc) from error
     reports.sort(key=lambda report: report[0])
     facts = [report[1] for report in reports]
     return _outcomes.results(
@@ -135,24 +136,17 @@ def _slots(context):
     return scheduler.maxNumConcurrentTasks(profile)
 
 
-def _task_failure(error, size):
-    """The error for a stage that ended without reports: a task's process died, or its function cannot be sent."""
-    text = str(getattr(error, "java_exception", None) or error)
-    found = re.search(r"Could not recover from a failed barrier ResultStage.*?reason: |", text)
-    task = re.search(r"(?:Task|task) (\d+)(?:\.\d+)? in stage", text) or re.search(
-        r"ResultTask\(\d+, (\d+)\)", text
-    )
+def _stage_failure(error, size):
+    """The error for a stage without reports: a task's process died, or its function cannot be sent."""
+    if isinstance(error, pickle.PicklingError):
+        return ValueError(f"the function or its arguments cannot be sent to the ranks: {error}")
+    lines = str(getattr(error, "java_exception", None) or error).splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("\tat "))
+    task = re.search(r"Task (\d+) in stage|ResultTask\(\d+, (\d+)\)", text)
     if task is None:
-        return RuntimeError(f"Spark ended the {size} ranks: {text.splitlines()[0][found.end() :]}")
-    rank = int(task.group(1))
-    cause = re.search(r"(?:SparkException|Exception|Error): (Python worker [^\n]*|[^\n]*)", text[task.end() :])
-    return _failed(rank, size, cause.group(1) if cause else text.splitlines()[0], text)
-
-
-def _failed(rank, size, cause, text):
+        return RuntimeError(f"Spark ended the {size} ranks: {text}")
     outcomes = [Outcome("missing")] * size
-    outcomes[rank] = Outcome("dead", what=cause, trace=text)
-    try:
-        _outcomes.results(outcomes)
-    except _outcomes.RankFailed as failed:
-        return failed
+    cause = re.search(r"(Python worker [^\n.]*|Executor[A-Z][^\n]*|TaskKilled[^\n]*)", text[task.end() :])
+    rank = int(task.group(1) or task.group(2))
+    outcomes[rank] = Outcome("dead", what=cause.group(1) if cause else lines[0], trace=text)
+    return _outcomes.rank_failed(outcomes, rank)

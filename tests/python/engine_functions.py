@@ -1,6 +1,7 @@
 """Functions that actors of Ray and tasks of Spark call; they find this module on PYTHONPATH."""
 
 import os
+import sys
 
 
 def where_and_sum(scale=1):
@@ -14,6 +15,8 @@ def where_and_sum(scale=1):
 
 
 def _node():
+    if "ray" not in sys.modules:
+        return None
     import ray
 
     return ray.get_runtime_context().get_node_id()
