@@ -274,3 +274,36 @@ def test_an_interface_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"no network interface .* among nowhere0; it has .*lo"):
         RayExecutor(settings, num_workers=1).start()
     nothing_is_left()
+
+
+def test_workers_of_ray_train_become_ranks():
+    pytest.importorskip("ray.train", reason="needs ray[train]")
+    from rueda.ray.train import RuedaConfig
+
+    @ray.remote(num_cpus=1)
+    class Worker:
+        def call(self, function, *args):
+            return function(*args)
+
+    class Group:  # what Ray Train hands to backends
+        def __init__(self):
+            self.workers = [Worker.remote() for _ in range(2)]
+
+        def execute(self, function, *args):
+            return ray.get([worker.call.remote(function, *args) for worker in self.workers])
+
+        def execute_single_async(self, rank, function, *args):
+            return self.workers[rank].call.remote(function, *args)
+
+    group, config = Group(), RuedaConfig(start_timeout=60, env_vars={"SAID": "so"})
+    backend = config.backend_cls()
+    for _ in range(2):  # as Ray Train does after a failure
+        backend.on_start(group, config)
+        results = group.execute(where_and_sum)
+        assert [(rank, size, total, said) for rank, size, total, _, _, said in results] == [
+            (rank, 2, [3.0] * 3, "so") for rank in range(2)
+        ]
+        backend.on_shutdown(group, config)
+    for worker in group.workers:
+        ray.kill(worker)
+    nothing_is_left()

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional
 
 import ray
-from rueda import _init_options, _meeting, _outcomes
+from rueda import _meeting
+from rueda.ray import worker
 
 try:
     from ray.train import BackendConfig as _BackendConfig
@@ -59,7 +60,7 @@ class _RuedaBackend(_Backend):
     def on_start(self, worker_group, backend_config):
         """Tells every worker its place. The key goes as an argument of a task."""
         interfaces = backend_config.nics
-        facts = worker_group.execute(_facts, interfaces)
+        facts = worker_group.execute(worker.facts, interfaces)
         places = _meeting.places(
             f"ray-{secrets.token_hex(16)}", facts, _meeting.new_key(), by_port=bool(interfaces)
         )
@@ -70,28 +71,11 @@ class _RuedaBackend(_Backend):
                 variables["RUEDA_START_TIMEOUT"] = backend_config.start_timeout
             if interfaces:
                 variables["RUEDA_TCP_ADDRESS"] = facts[rank]["address"]
-            begun.append(worker_group.execute_single_async(rank, _begin, place, variables))
+            begun.append(worker_group.execute_single_async(rank, worker.begin, place, variables))
         ray.get(begun)
 
     def on_shutdown(self, worker_group, backend_config):
-        worker_group.execute(_end)
-
-
-def _facts(interfaces):
-    node = ray.get_runtime_context().get_node_id()
-    return _meeting.facts(node, ray.util.get_node_ip_address(), interfaces)
-
-
-def _begin(place, variables):
-    import os
-
-    os.environ.update({name: str(value) for name, value in variables.items()})
-    _init_options.give(place)
-
-
-def _end():
-    _outcomes.leave()
-    _init_options.give(None)
+        worker_group.execute(worker.end)
 
 
 class RuedaTrainer(_Trainer if _is_v2_enabled() else _OldTrainer):

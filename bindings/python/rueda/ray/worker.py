@@ -31,12 +31,11 @@ class BaseWorker:
 
     def update_env_vars(self, env_vars):
         """Sets variables in it; what is no text becomes one."""
-        os.environ.update({name: str(value) for name, value in env_vars.items()})
+        _set_variables(env_vars)
 
     def facts(self, interfaces=None):
         """Where this process is."""
-        found = _meeting.facts(self.node_id(), ray.util.get_node_ip_address(), interfaces)
-        return {**found, "gpus": [str(gpu) for gpu in ray.get_gpu_ids()]}
+        return facts(interfaces)
 
     def begin(self, place, env_vars):
         """From now on this process is that rank: ``init()`` joins the job.
@@ -44,8 +43,7 @@ class BaseWorker:
         ``place``: arguments of ``init``. The key is in it, and comes no other way.
         """
         self.world_rank, self.world_size = place["rank"], place["size"]
-        self.update_env_vars(env_vars)
-        _init_options.give(place)
+        begin(place, env_vars)
 
     def start_executable(self, executable_cls=None, executable_args=None, executable_kwargs=None):
         """Makes the object that `execute` hands to functions."""
@@ -75,3 +73,29 @@ class BaseWorker:
     def leave(self):
         """Leaves the job; the next ``init()`` joins it anew."""
         _outcomes.leave()
+
+
+# For processes that Ray Train has started, too.
+
+
+def facts(interfaces=None):
+    """Where this process is, as plain values."""
+    node = ray.get_runtime_context().get_node_id()
+    found = _meeting.facts(node, ray.util.get_node_ip_address(), interfaces)
+    return {**found, "gpus": [str(gpu) for gpu in ray.get_gpu_ids()]}
+
+
+def begin(place, env_vars):
+    """Makes this process a rank: see `BaseWorker.begin`."""
+    _set_variables(env_vars)
+    _init_options.give(place)
+
+
+def end():
+    """This process is no rank any more."""
+    _outcomes.leave()
+    _init_options.give(None)
+
+
+def _set_variables(variables):
+    os.environ.update({name: str(value) for name, value in variables.items()})
