@@ -20,3 +20,40 @@ def _node():
     import ray
 
     return ray.get_runtime_context().get_node_id()
+
+
+def count_ranks(steps, folder, wanted, victim=None):
+    """Trains in an elastic job: (rank, the number of ranks in each step).
+
+    ``wanted``: after ``steps`` steps it goes on until steps of so many ranks were made, in this order. ``victim``:
+    the member that kills itself in step 5. Files in the folder are named after numbers of ranks that were there.
+    """
+    import pathlib
+    import signal
+
+    import numpy
+    import rueda as hvd
+    import rueda.elastic
+    from rueda._runtime import runtime
+
+    hvd.init()
+
+    def comes_in_order(some, numbers):
+        numbers = iter(numbers)
+        return all(number in numbers for number in some)
+
+    @rueda.elastic.run
+    def train(state):
+        while state.step < steps or not comes_in_order(wanted, state.sizes):
+            if state.step == 5 and runtime.epoch.member == victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+            number = hvd.allreduce(numpy.ones(1), op=hvd.Sum, name="number")
+            state.sizes = [*state.sizes, int(number[0])]
+            state.step += 1
+            state.commit()
+            if hvd.rank() == 0:
+                pathlib.Path(folder, f"{state.sizes[-1]}.ranks").touch()
+        return state.sizes
+
+    sizes = train(rueda.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0, sizes=[]))
+    return hvd.rank(), sizes

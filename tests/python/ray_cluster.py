@@ -12,7 +12,7 @@ MEMORY = 80 << 20  # bytes of each node's object store; Ray's least
 
 @contextlib.contextmanager
 def cluster(nodes=2, cpus=2, **more):
-    """Starts it and connects to it; all of its processes have ended afterwards."""
+    """Starts it, connects to it and gives Ray's Cluster; all of its processes have ended afterwards."""
     before = dict(os.environ)
     # Workers are to import this rueda and functions of tests; nothing is to leave this machine.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*PATHS, before.get("PYTHONPATH")]))
@@ -27,7 +27,7 @@ def cluster(nodes=2, cpus=2, **more):
             started.add_node(wait=False, **node)
         started.wait_for_nodes()
         ray.init(address=started.address, log_to_driver=False)
-        yield ray
+        yield started
     finally:
         ray.shutdown()
         started.shutdown()

@@ -14,7 +14,7 @@ pytest.importorskip("ray")
 import ray  # noqa: E402
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
-from engine_functions import where_and_sum  # noqa: E402
+from engine_functions import count_ranks, where_and_sum  # noqa: E402
 from ray_cluster import cluster  # noqa: E402
 from rueda.ray import RankFailed, RayExecutor  # noqa: E402
 
@@ -307,3 +307,18 @@ def test_workers_of_ray_train_become_ranks():
     for worker in group.workers:
         ray.kill(worker)
     nothing_is_left()
+
+
+def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):
+    executor = RayExecutor(SETTINGS, num_workers=3, min_workers=2, max_workers=3)
+    executor.start(extra_env_vars={"SAID": "so"})
+    results = executor.run(count_ranks, [8, tmp_path, [3]], {"victim": 1})
+    assert [rank for rank, _ in results] == [0, 1] and results[0][1] == results[1][1]
+    sizes = results[0][1]
+    assert sizes[:5] == [3] * 5 and len(sizes) >= 8, sizes
+    assert "was lost: killed by signal 9 (SIGKILL)" in capsys.readouterr().err
+    nothing_is_left()
+    with pytest.raises(ValueError, match="come and go: use run"):
+        executor.execute(print)
+    with pytest.raises(ValueError, match="make it in the function"):
+        executor.start(dict)

@@ -6,7 +6,8 @@
 >>> executor.shutdown()
 
 `runner` is the executor, `worker` what runs in an actor, `_placement` where actors are, `_collecting` how a
-function ends on all of them. `elastic` has jobs whose ranks come and go, `train` is Ray Train's side.
+function ends on all of them. `elastic` has jobs whose ranks come and go, with
+ruedarun's agents in `_agents`, `train` is Ray Train's side.
 """
 
 try:
@@ -23,8 +24,16 @@ if tuple(int(part) for part in _ray.__version__.split(".")[:2]) < (2, 40):
     )
 
 from rueda.common.exceptions import RankFailed
+from rueda.ray.elastic import ElasticRayExecutor, RayHostDiscovery
 from rueda.ray.runner import RayExecutor
 from rueda.ray.settings import Settings
 from rueda.ray.worker import BaseWorker
 
-__all__ = ["BaseWorker", "RankFailed", "RayExecutor", "Settings"]
+__all__ = [
+    "BaseWorker",
+    "ElasticRayExecutor",
+    "RankFailed",
+    "RayExecutor",
+    "RayHostDiscovery",
+    "Settings",
+]

@@ -1,5 +1,6 @@
 """`RayExecutor`: ranks as actors of Ray, and functions on all of them."""
 
+import functools
 import secrets
 import time
 
@@ -33,8 +34,10 @@ class RayExecutor:
     use_current_placement_group : bool
         Whether the ranks are in the placement group that the caller is in, if it is in one. Otherwise they are in one
         of their own, which is removed with them.
-    min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout, override_discovery
-        Of a job whose ranks come and go (docs/ray.md).
+    min_workers, max_workers : int, optional
+        Either makes the job elastic: fewest and most ranks, while Ray's nodes come and go (`ElasticRayExecutor`).
+    reset_limit, cooldown_range, elastic_timeout, override_discovery
+        Of an elastic job, see there.
 
     Raises
     ------
@@ -63,6 +66,18 @@ class RayExecutor:
     ):
         if gpus_per_worker and not use_gpu:
             raise ValueError("gpus_per_worker is given without use_gpu=True")
+        self._elastic = None
+        if min_workers is not None or max_workers is not None:
+            if num_hosts is not None:
+                raise ValueError("min_workers and max_workers go with num_workers, not with num_hosts")
+            self._elastic = _elastic_executor(
+                settings,
+                (num_workers, min_workers or 1, max_workers),
+                (use_gpu, cpus_per_worker, gpus_per_worker),
+                (reset_limit, cooldown_range, elastic_timeout),
+                override_discovery,
+            )
+            return
         if num_workers is not None and num_hosts is not None:
             raise ValueError(
                 "num_workers and num_hosts are both given: give the number of all workers, or hosts and "
@@ -114,6 +129,14 @@ class RayExecutor:
         ValueError
             Already started; or the current placement group is too small.
         """
+        if self._elastic is not None:
+            if executable_cls is not None:
+                raise ValueError(
+                    "executable_cls: ranks of an elastic job come and go, so they keep no object; make it in the function"
+                )
+            self._elastic.add_env_vars(extra_env_vars or {})
+            self._elastic.start()
+            return
         if self._workers:
             raise ValueError("the executor is started already: shutdown() ends its workers")
         try:
@@ -184,6 +207,8 @@ class RayExecutor:
             Names the rank, node, pid and cause.
         """
         _refuse(callbacks)
+        if self._elastic is not None:
+            return self._elastic.run(functools.partial(fn, *(args or ()), **(kwargs or {})))
         return self._all(lambda worker: worker.call.remote(fn, tuple(args or ()), kwargs))
 
     def execute(self, fn, callbacks=None):
@@ -219,6 +244,8 @@ class RayExecutor:
                 placement.release()
 
     def _require_workers(self):
+        if self._elastic is not None:
+            raise ValueError("the ranks of an elastic job come and go: use run()")
         if not self._workers:
             raise ValueError("the executor is not started: call start() first")
 
@@ -239,6 +266,27 @@ class RayExecutor:
         elif any(outcome.kind != "result" for outcome in outcomes):
             ray.get([worker.leave.remote() for worker in self._workers])
         return _outcomes.results(outcomes, order, nodes, pids, cloudpickle)
+
+
+def _elastic_executor(settings, workers, needs, limits, override_discovery):
+    from rueda.ray.elastic import ElasticRayExecutor
+
+    settings = settings or _settings.create_settings()
+    num_workers, min_workers, max_workers = workers
+    reset_limit, cooldown_range, elastic_timeout = limits
+    elastic = ElasticRayExecutor.create_settings(
+        min_workers,
+        max_workers,
+        reset_limit,
+        elastic_timeout,
+        settings.timeout_s or 120,
+        nics=settings.nics,
+        cooldown_range=cooldown_range,
+        num_proc=num_workers,
+        discovery=getattr(settings, "discovery", None),
+    )
+    use_gpu, cpus, gpus = needs
+    return ElasticRayExecutor(elastic, use_gpu, cpus, gpus, override_discovery=override_discovery)
 
 
 def _refuse(callbacks):
