@@ -1,6 +1,6 @@
 """`ElasticRayExecutor` on a cluster whose nodes come and go."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from expect import eventually
@@ -22,19 +22,14 @@ def test_ranks_come_with_a_node_and_go_with_it(tmp_path):
     with cluster(nodes=1, cpus=2) as started:
         executor = ElasticRayExecutor(settings(min_num_proc=2, max_num_proc=4))
         executor.start()
-        nodes = []
-
-        def change():
-            eventually(lambda: (tmp_path / "2.ranks").exists())
-            nodes.append(started.add_node(num_cpus=2, object_store_memory=MEMORY))
-            eventually(lambda: (tmp_path / "4.ranks").exists(), seconds=60)
-            (tmp_path / "2.ranks").unlink()
-            started.remove_node(nodes[0], allow_graceful=False)
-
-        thread = threading.Thread(target=change)
-        thread.start()
-        results = executor.run(lambda: count_ranks(1, tmp_path, [2, 4, 2]))
-        thread.join()
+        with ThreadPoolExecutor(1) as other:
+            running = other.submit(executor.run, lambda: count_ranks(1, tmp_path, [2, 4, 2]))
+            here = lambda number: running.done() or (tmp_path / f"{number}.ranks").exists()  # noqa: E731
+            eventually(lambda: here(2))
+            node = started.add_node(num_cpus=2, object_store_memory=MEMORY)
+            eventually(lambda: here(4))
+            started.remove_node(node, allow_graceful=False)
+            results = running.result(timeout=60)
         assert [rank for rank, _ in results] == [0, 1]
         sizes = results[0][1]
         assert sizes == results[1][1]
