@@ -1,15 +1,19 @@
 """What `rueda.ray` and `rueda.spark` share: whom a failure is blamed on, how ranks meet, and what is not installed."""
 
+import importlib
+import inspect
 import os
 import pickle
 import socket
 import subprocess
 import sys
 
+import horovod_facts as facts
 import pytest
 from rueda import _meeting, _outcomes
 from rueda._outcomes import Outcome, culprit
 from rueda.common import exceptions
+from rueda.compat import horovod
 
 WELL, MISSING, DEAD = Outcome("result"), Outcome("missing"), Outcome("dead", what="gone")
 WRONG, ECHO = Outcome("error", what="ValueError"), Outcome("error", is_echo=True)
@@ -118,3 +122,30 @@ except ImportError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.endswith(f"is not installed: {line}\n") and done.stdout.startswith("rueda."), done.stdout
+
+
+@pytest.mark.parametrize("name", facts.ENGINES)
+def test_names_parameters_and_defaults_are_horovods(name, monkeypatch):
+    pytest.importorskip("pyspark" if "spark" in name else "ray")
+    monkeypatch.syspath_prepend(horovod.path())
+    _, package, *attributes = name.split(".")
+    found = importlib.import_module(f"horovod.{package}")
+    for attribute in attributes:
+        found = getattr(found, attribute)
+    has = [
+        p.name + ("" if p.default is p.empty else f"={p.default!r}")
+        for p in inspect.signature(found).parameters.values()
+    ]
+    # What Horovod demands may have a default here.
+    wanted = facts.ENGINES[name].split(", ")
+    assert [h.split("=")[0] if "=" not in w else h for h, w in zip(has, wanted)] == wanted and len(has) == len(wanted)
+
+
+def test_a_release_that_is_too_old_is_refused():
+    for module, needs, release in (("rueda.ray", "ray", "2.39.0"), ("rueda.spark", "pyspark", "3.4.1")):
+        program = (
+            f"import sys, types; old = types.ModuleType({needs!r}); old.__version__ = {release!r}; "
+            f"sys.modules[{needs!r}] = old; import {module}"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert f"or newer, and {release} is installed: pip install '{needs}>=" in done.stderr
