@@ -16,7 +16,7 @@ def cluster(nodes=2, cpus=2, **more):
     before = dict(os.environ)
     # Workers are to import this rueda and functions of tests; nothing is to leave this machine.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*PATHS, before.get("PYTHONPATH")]))
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 

@@ -23,7 +23,7 @@ SETTINGS = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=6
 
 @pytest.fixture(scope="module", autouse=True)
 def two_nodes():
-    with cluster(nodes=2, cpus=2):
+    with cluster(nodes=2, cpus=2, num_gpus=2):  # GPUs are numbers here
         yield
 
 
@@ -107,9 +107,10 @@ def test_an_object_on_each_rank(start):
         def __init__(self, weight, name="w"):
             self.weight, self.name = weight, name
 
-    executor = RayExecutor(SETTINGS, num_workers=2)
+    executor = RayExecutor(SETTINGS, num_workers=2, use_gpu=True)
     executor.start(Model, [3], {"name": "v"})
     try:
+        assert executor.run(os.getenv, ["CUDA_VISIBLE_DEVICES"]) == ["0,1"] * 2, "those of the node"
         assert executor.execute(lambda model: (model.weight, model.name)) == [(3, "v")] * 2
         assert executor.execute_single(lambda model: model.weight) == 3
         with pytest.raises(ValueError, match="started already"):
@@ -193,9 +194,9 @@ def test_what_cannot_be_placed_is_listed(start):
     assert text.count("2 of 2 CPU free") == 2, text
     nothing_is_left()
     executor = RayExecutor(
-        RayExecutor.create_settings(placement_group_timeout_s=1), num_hosts=1, use_gpu=True, gpus_per_worker=2
+        RayExecutor.create_settings(placement_group_timeout_s=1), num_hosts=1, use_gpu=True, gpus_per_worker=3
     )
-    with pytest.raises(TimeoutError, match=r"1 x \{1 CPU, 2 GPU\}"):
+    with pytest.raises(TimeoutError, match=r"1 x \{1 CPU, 3 GPU\}"):
         executor.start()
     nothing_is_left()
 

@@ -6,7 +6,6 @@ import ray
 from ray.util.placement_group import (
     get_current_placement_group,
     placement_group,
-    placement_group_table,
     remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -92,14 +91,6 @@ class Placement:
         if self._is_own and self._group is not None:
             remove_placement_group(self._group)
             self._group = None
-
-    @property
-    def is_there(self):
-        """Whether the group is there still; for tests."""
-        return (
-            self._group is not None
-            and placement_group_table(self._group).get("state") == "CREATED"
-        )
 
 
 def _how_many(bundle, resources):

@@ -17,12 +17,11 @@ try:
     from ray.train import BackendConfig as _BackendConfig
     from ray.train import ScalingConfig as _ScalingConfig
     from ray.train.backend import Backend as _Backend
-    from ray.train.data_parallel_trainer import DataParallelTrainer as _OldTrainer
-    from ray.train.v2._internal.constants import is_v2_enabled as _is_v2_enabled
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer as _Trainer
 except ImportError as error:
     raise ImportError(
-        "rueda.ray.train needs Ray Train, which is not installed whole: pip install 'ray[train]>=2.40'", name="ray"
+        "rueda.ray.train needs Ray Train v2, which is not installed, or not whole: pip install 'ray[train]>=2.60'",
+        name="ray",
     ) from error
 
 __all__ = ["RuedaConfig", "RuedaTrainer"]
@@ -78,7 +77,7 @@ class _RuedaBackend(_Backend):
         worker_group.execute(worker.end)
 
 
-class RuedaTrainer(_Trainer if _is_v2_enabled() else _OldTrainer):
+class RuedaTrainer(_Trainer):
     """Data-parallel training on Ray Train, with rueda between the workers.
 
     Parameters

@@ -51,7 +51,7 @@ class BaseWorker:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func):
-        """``func(executable)``; the object is this worker where there is no other."""
+        """``func(executable)``; None where `start_executable` has made none."""
         return func(self.executable)
 
     def call(self, func, args=(), kwargs=None):
