@@ -85,6 +85,33 @@ _SETS = {
 }
 _VERBOSE = "verbose=False"
 
+# Of modules that need Ray or Spark.
+_RAY_EXECUTOR = (
+    "settings, num_workers=None, num_hosts=None, num_workers_per_host=1, cpus_per_worker=1, use_gpu=False, "
+    "gpus_per_worker=None, use_current_placement_group=True, min_workers=None, max_workers=None, reset_limit=None, "
+    "cooldown_range=None, elastic_timeout=600, override_discovery=True"
+)
+ENGINES = {
+    "horovod.ray.RayExecutor": _RAY_EXECUTOR,
+    "horovod.ray.RayExecutor.create_settings": "timeout_s=30, ssh_identity_file=None, ssh_str=None, "
+    "placement_group_timeout_s=100, nics=None",
+    "horovod.ray.RayExecutor.start": "self, executable_cls=None, executable_args=None, executable_kwargs=None, "
+    "extra_env_vars=None",
+    "horovod.ray.RayExecutor.run": "self, fn, args=None, kwargs=None, callbacks=None",
+    "horovod.ray.RayExecutor.run_remote": "self, fn, args=None, kwargs=None, callbacks=None",
+    "horovod.ray.RayExecutor.execute": "self, fn, callbacks=None",
+    "horovod.ray.RayExecutor.execute_single": "self, fn",
+    "horovod.ray.RayExecutor.shutdown": "self",
+    "horovod.ray.BaseHorovodWorker": "world_rank=0, world_size=1",
+    "horovod.ray.ElasticRayExecutor": "settings, use_gpu=False, cpus_per_slot=1, gpus_per_slot=None, env_vars=None, "
+    "override_discovery=True",
+    "horovod.ray.ElasticRayExecutor.run": "self, worker_fn, callbacks=None",
+    "horovod.ray.RayHostDiscovery": "use_gpu=False, cpus_per_slot=1, gpus_per_slot=1",
+    "horovod.spark.run": "fn, args=(), kwargs=None, num_proc=None, start_timeout=None, use_mpi=None, use_gloo=None, "
+    "extra_mpi_args=None, env=None, stdout=None, stderr=None, verbose=1, nics=None, "
+    "prefix_output_with_timestamp=False, executable=None",
+}
+
 # module -> name -> parameters. None: the name is there, and is no function with parameters to keep.
 SIGNATURES = {
     "horovod": {"run": None, "__version__": None},

@@ -1,14 +1,19 @@
 """``horovod.runner`` under rueda: the helpers that scripts import are there, what cannot be says why."""
 
+import importlib.util
 import io
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
 
 import pytest
+import rueda
 from rueda.compat import horovod
+
+PACKAGE = pathlib.Path(rueda.__file__).resolve().parents[1]
 
 sys.path.insert(0, horovod.path())
 try:
@@ -156,10 +161,32 @@ IMPORTS = {
     "horovod.tensorflow.data.compute_service": "use tf.data, sharded by rank",
     "horovod._keras": "use horovod.keras",
     "horovod.mxnet": "MXNet is retired",
-    "horovod.spark.torch": "start the script with ruedarun",
-    "horovod.ray": "start the script with ruedarun",
     "horovod.data.data_loader_base": "use torch.utils.data",
 }
+
+# Modules of packages that need Ray or Spark.
+OF_ENGINES = {
+    "horovod.ray.RayExecutor": True,
+    "horovod.ray.ElasticRayExecutor": True,
+    "horovod.ray.runner.RayExecutor": True,
+    "horovod.ray.elastic.ElasticRayExecutor": True,
+    "horovod.ray.elastic_v2.RayHostDiscovery": True,
+    "horovod.ray.worker.BaseHorovodWorker": True,
+    "horovod.spark.run": True,
+    "horovod.spark.runner.run": True,
+    "horovod.spark.torch": "train with horovod.spark.run(fn)",
+    "horovod.spark.keras.KerasEstimator": "train with horovod.spark.run(fn)",
+    "horovod.spark.common.store": "train with horovod.spark.run(fn)",
+    "horovod.spark.driver": "start jobs with ruedarun",
+    "horovod.spark.conf": "SparkSession.builder.config",
+    "horovod.ray.strategy": "num_hosts and num_workers_per_host",
+    "horovod.ray.driver_service": "start jobs with ruedarun",
+    "horovod.ray.ray_logger": "ray.train.report",
+}
+for needed in ("pyspark", "ray"):
+    if importlib.util.find_spec(needed):
+        prefix = "horovod." + needed.removeprefix("py")
+        IMPORTS.update({name: says for name, says in OF_ENGINES.items() if name.startswith(prefix)})
 
 LOOK = """
 import importlib, json, sys
@@ -189,7 +216,7 @@ from horovod import run
 
 
 def test_every_module_works_or_says_in_one_sentence_what_to_do():
-    environment = {**os.environ, "PYTHONPATH": horovod.path()}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([horovod.path(), str(PACKAGE)])}
     done = subprocess.run(
         [sys.executable, "-c", LOOK], input=json.dumps(list(IMPORTS)), env=environment, capture_output=True, text=True
     )

@@ -20,7 +20,6 @@ from horovod.torch.elastic import TorchState
 from horovod.torch.mpi_ops import synchronize, no_such_name  # unsupported: no_such_name is not
 from horovod.run.runner import run  # unsupported: Horovod 0.20 made it horovod.runner
 from horovod import run
-from horovod.spark.torch import TorchEstimator  # unsupported: horovod.spark is not there
 from mpi4py import MPI  # differs: COMM_WORLD has size 1
 import torch
 
@@ -117,3 +116,11 @@ def test_looking_a_script_over_does_not_run_it(tmp_path):
     migrate.findings(f"import horovod.torch\nopen({str(tmp_path / 'ran')!r}, 'w')")
     assert not (tmp_path / "ran").exists()
     assert horovod.path() in sys.path
+
+
+def test_estimators_of_spark_are_named_and_its_executors_are_there():
+    pytest.importorskip("pyspark")
+    script = "import horovod.spark\nfrom horovod.spark.torch import TorchEstimator\nhorovod.spark.run(print)\n"
+    found = migrate.findings(script)
+    assert [(each.line, each.level) for each in found] == [(2, "unsupported")]
+    assert found[0].what.startswith("horovod.spark.torch is not there: rueda has no Spark estimators")

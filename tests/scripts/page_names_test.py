@@ -24,7 +24,7 @@ FOREIGN = {
     "recompile_limit": "PyTorch", "split_group": "PyTorch", "shrink_group": "PyTorch", "--rng-seed": "Catch2",
     'DDPStrategy(process_group_backend="rueda")': "Lightning", 'deepspeed.init_distributed("rueda")': "DeepSpeed",
     'Trainer(strategy=DDPStrategy(process_group_backend="rueda"))': "Lightning", "Accelerator(cpu=True)": "Accelerate",
-    "TrainingArguments(use_cpu=True)": "transformers", "ZeroRedundancyOptimizer": "PyTorch",
+    "TrainingArguments(use_cpu=True)": "transformers", "ray.train.get_checkpoint()": "Ray", "runtime_env": "Ray", "ZeroRedundancyOptimizer": "PyTorch",
     "ProcessGroupWrapper": "torchft", "_create_pg(self, store, rank, world_size)": "torchft",
     # made of their parts in rueda.compat.ring_flash_attn
     "ring_flash_attn_varlen_func": "ring-flash-attention", "stripe_flash_attn_qkvpacked_func": "ring-flash-attention",

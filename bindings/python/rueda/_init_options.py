@@ -4,14 +4,28 @@ import ctypes
 
 from rueda import _ffi
 
+_given = None  # arguments of init, from whoever started this process
+
+
+def give(place):
+    """What ``init()`` without arguments means from now on: a dict of its arguments; None: what the launcher says.
+
+    For what starts ranks in processes of its own and calls a function there (Ray, Spark); so no key is in
+    the environment, which programs that the function starts would inherit.
+    """
+    global _given
+    _given = place
+
 
 def init_options(rank=None, size=None, job=None, rendezvous=None, key=None):
     """The library's options; None where the launcher decides. ValueError for what is no rank.
 
+    Without arguments they are those that were given to this process, if any were (`give`).
+
     ``key`` is a secret: the library makes the job's key from it, and it is in no message.
     """
     if rank is None and size is None and job is None and rendezvous is None and key is None:
-        return None
+        return None if _given is None else init_options(**_given)
     options = _ffi.InitOptions(ctypes.sizeof(_ffi.InitOptions))
     options.rank = -1 if rank is None else _number("rank", rank, 0)
     options.size = -1 if size is None else _number("size", size, 1)

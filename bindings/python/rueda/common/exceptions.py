@@ -43,6 +43,38 @@ class RankLostError(HorovodInternalError):
     cause_is_final = False
 
 
+class RankFailed(RuntimeError):
+    """A rank that was started for a function raised, was killed, or left without a result.
+
+    The message names the rank and holds its traceback; ``__cause__`` is the rank's exception where it can
+    be pickled.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that failed first.
+    exit_code : int or None
+        Of a job of ruedarun: the first failed rank's, 128 + signal if it was killed.
+    node : str
+        Where it was, in the words of Ray or Spark; ``""`` where that is not known.
+    pid : int
+        0 where that is not known.
+    cause : str
+        In one line.
+    """
+
+    def __init__(self, message, rank, exit_code=None, node="", pid=0, cause=""):
+        super().__init__(message, rank, exit_code, node, pid, cause)
+        self.rank = rank
+        self.exit_code = exit_code
+        self.node = node
+        self.pid = pid
+        self.cause = cause
+
+    def __str__(self):
+        return self.args[0]
+
+
 class RemovedError(SystemExit):
     """The job goes on without this process, which ends with code 0 unless somebody catches this.
 

@@ -16,34 +16,12 @@ import threading
 import warnings
 
 import rueda_launcher
+from rueda.common.exceptions import RankFailed
 from rueda.compat import run_task, until_parent_ends
 from rueda.compat.launch_plan import Refused, Setting, make_plan, ranks_environment
 
 _LAUNCHER_SAYS = b"ruedarun: "
 _CULPRIT = re.compile(r"rank (\d+) \(pid \d+[^)]*\) failed: (.*)")
-
-
-class RankFailed(RuntimeError):
-    """A rank of `run` raised, was killed, or left without a result.
-
-    The message names the rank and holds its traceback and ruedarun's last lines; ``__cause__`` is
-    the rank's exception where it can be pickled.
-
-    Attributes
-    ----------
-    rank : int
-        The rank that failed first.
-    exit_code : int
-        Of the job: the first failed rank's, 128 + signal if it was killed.
-    """
-
-    def __init__(self, message, rank, exit_code):
-        super().__init__(message, rank, exit_code)
-        self.rank = rank
-        self.exit_code = exit_code
-
-    def __str__(self):
-        return self.args[0]
 
 
 def run(

@@ -35,7 +35,7 @@ def _all(fate, what, *names, **fields):
 _NO_GPU = "rueda has no such setting for CUDA tensors"
 _NO_MPI = "rueda uses MPI only to move bytes (RUEDA_TRANSPORT=mpi)"
 _NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
-_NO_SPARK = "rueda does not start jobs on Spark; start the script with ruedarun"
+_NO_SPARK = "processes, their paths and GPUs are Spark's own affair; settings of its session say it (docs/spark.md)"
 _HIERARCHY = (
     "data takes the shortest way by itself: shared memory inside a host, TCP between hosts"
 )
@@ -137,10 +137,14 @@ VARIABLES = [
         quiet=("", "-1"),
     ),
     Variable("HOROVOD_ELASTIC", GIVEN, "1 in a job whose ranks may come and go (--min-np, --host-discovery-script)"),
+    Variable(
+        "HOROVOD_SPARK_START_TIMEOUT",
+        ELSEWHERE,
+        "rueda.spark.run reads it: seconds in which all tasks must have begun (600)",
+    ),
     *_all(
         WARNED,
         _NO_SPARK,
-        "HOROVOD_SPARK_START_TIMEOUT",
         "HOROVOD_SPARK_PYTHONPATH",
         "HOROVOD_SPARK_WORK_DIR",
         "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",

@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from rueda import _ffi
+from rueda._meeting import machine
 from rueda._runtime import runtime
 from rueda.torch.distributed import _functional, _monitored
 from rueda.torch.distributed._errors import as_backend_error
@@ -127,20 +128,13 @@ def _form(rank, size, store):
 def _agree(rank, size, store):
     """(the job's name, where it meets or None). A store serves one start after the other."""
     start = (store.add("rueda/starts", 1) - 1) // size
-    store.set(f"rueda/{start}/host/{rank}", _host())
+    store.set(f"rueda/{start}/host/{rank}", machine())
     key = f"rueda/{start}/job"
     if rank == 0:
         hosts = {store.get(f"rueda/{start}/host/{other}").decode() for other in range(size)}
         store.set(key, f"{secrets.token_hex(16)} {_meeting_point() if len(hosts) > 1 else ''}")
     job, _, rendezvous = store.get(key).decode().partition(" ")
     return job, rendezvous or None
-
-
-def _host():
-    """What processes that can meet without a port have in common."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/net')}"
 
 
 def _meeting_point():

@@ -7,6 +7,10 @@ import sys
 _NO_SERVICES = "rueda has no services that unpickle what they are sent; start jobs with ruedarun or horovod.run()"
 _NO_MPIRUN = "rueda starts ranks itself, for MPI too (docs/launchers.md); start jobs with ruedarun or horovod.run()"
 _NO_EXTENSION = "rueda has no extension that is compiled against PyTorch; use the functions of horovod.torch"
+_NO_ESTIMATORS = (
+    "rueda has no Spark estimators; prepare the data with Spark, write it where the tasks can read it, and train with "
+    "horovod.spark.run(fn) (docs/spark.md)"
+)
 _NO_DRIVER = (
     "hosts are found by a script: horovodrun --host-discovery-script, or horovod.run(); what a program needs is in "
     "horovod.torch.elastic"
@@ -20,8 +24,20 @@ PARTS = {
     "horovod._keras": "it is Horovod's own; use horovod.keras",
     "horovod.mxnet": "MXNet is retired and rueda has no surface for it; its arrays travel as NumPy's (import rueda), and "
     "other programs call the C ABI (rueda.h)",
-    "horovod.spark": "this version of rueda does not start jobs on Spark; start the script with ruedarun",
-    "horovod.ray": "this version of rueda does not start jobs on Ray; start the script with ruedarun",
+    **dict.fromkeys(
+        ("horovod.spark.torch", "horovod.spark.keras", "horovod.spark.lightning", "horovod.spark.tensorflow",
+         "horovod.spark.common", "horovod.spark.data_loaders"),
+        _NO_ESTIMATORS,
+    ),
+    **dict.fromkeys(
+        ("horovod.spark.driver", "horovod.spark.task", "horovod.spark.gloo_run", "horovod.spark.mpi_run"), _NO_SERVICES
+    ),
+    "horovod.spark.conf": "settings of a barrier stage are Spark's own; give them to SparkSession.builder.config()",
+    "horovod.ray.strategy": "where workers are is said by num_workers, or num_hosts and num_workers_per_host",
+    "horovod.ray.adapter": "use horovod.ray.RayExecutor",
+    "horovod.ray.driver_service": _NO_SERVICES,
+    "horovod.ray.ray_logger": "return values from the function that is run, or report them with ray.train.report",
+    "horovod.ray.utils": "use ray.util",
     "horovod.data": "this version of rueda has no data loaders of its own; use torch.utils.data",
     "horovod.run": "Horovod 0.20 made it horovod.runner, and horovod.run a function; import from there",
     "horovod.torch.mpi_lib": _NO_EXTENSION,

@@ -1,0 +1,3 @@
+"""Horovod's ``horovod.ray.worker``, by rueda."""
+
+from rueda.ray import BaseWorker as BaseHorovodWorker  # noqa: F401

@@ -1,0 +1,294 @@
+"""`RayExecutor`: ranks as actors of Ray, and functions on all of them."""
+
+import functools
+import secrets
+import time
+
+import ray
+from ray import cloudpickle
+from rueda import _meeting, _outcomes
+from rueda.ray import settings as _settings
+from rueda.ray._collecting import collect
+from rueda.ray._placement import Placement
+from rueda.ray.worker import BaseWorker
+
+
+class RayExecutor:
+    """Starts ranks as actors, and runs functions on all of them; Horovod's class of this name.
+
+    Ranks of a node come one after the other. Give either ``num_workers`` or ``num_hosts``.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        What `create_settings` made; default: 120 s to meet, 100 s to be placed.
+    num_workers : int, optional
+        How many ranks, wherever there is room, on as few nodes as possible.
+    num_hosts : int, optional
+        On how many nodes there are ``num_workers_per_host`` ranks each.
+    num_workers_per_host : int
+    cpus_per_worker : int
+    use_gpu : bool
+        Whether each rank has ``gpus_per_worker`` GPUs (default 1). It sees those of all ranks on its node.
+    gpus_per_worker : int, optional
+    use_current_placement_group : bool
+        Whether the ranks are in the placement group that the caller is in, if it is in one. Otherwise they are in one
+        of their own, which is removed with them.
+    min_workers, max_workers : int, optional
+        Either makes the job elastic: fewest and most ranks, while Ray's nodes come and go (`ElasticRayExecutor`).
+    reset_limit, cooldown_range, elastic_timeout, override_discovery
+        Of an elastic job, see there.
+
+    Raises
+    ------
+    ValueError
+        Both counts, or none; a count that is none.
+    """
+
+    create_settings = staticmethod(_settings.create_settings)
+
+    def __init__(
+        self,
+        settings=None,
+        num_workers=None,
+        num_hosts=None,
+        num_workers_per_host=1,
+        cpus_per_worker=1,
+        use_gpu=False,
+        gpus_per_worker=None,
+        use_current_placement_group=True,
+        min_workers=None,
+        max_workers=None,
+        reset_limit=None,
+        cooldown_range=None,
+        elastic_timeout=600,
+        override_discovery=True,
+    ):
+        if gpus_per_worker and not use_gpu:
+            raise ValueError("gpus_per_worker is given without use_gpu=True")
+        self._elastic = None
+        if min_workers is not None or max_workers is not None:
+            if num_hosts is not None:
+                raise ValueError("min_workers and max_workers go with num_workers, not with num_hosts")
+            self._elastic = _elastic_executor(
+                settings,
+                (num_workers, min_workers or 1, max_workers),
+                (use_gpu, cpus_per_worker, gpus_per_worker),
+                (reset_limit, cooldown_range, elastic_timeout),
+                override_discovery,
+            )
+            return
+        if num_workers is not None and num_hosts is not None:
+            raise ValueError(
+                "num_workers and num_hosts are both given: give the number of all workers, or hosts and "
+                "num_workers_per_host"
+            )
+        if num_workers is None and num_hosts is None:
+            raise ValueError("give num_workers, or num_hosts and num_workers_per_host")
+        for name, count in (
+            ("num_workers", num_workers),
+            ("num_hosts", num_hosts),
+            ("num_workers_per_host", num_workers_per_host),
+        ):
+            if count is not None and (not isinstance(count, int) or count < 1):
+                raise ValueError(f"RayExecutor({name}={count!r}): expected a whole number, 1 or more")
+        self._settings = settings or _settings.Settings()
+        self._resources = {"CPU": cpus_per_worker}
+        if use_gpu:
+            self._resources["GPU"] = gpus_per_worker or 1
+        per_bundle = num_workers_per_host if num_hosts else 1
+        bundle = {name: amount * per_bundle for name, amount in self._resources.items()}
+        self._wanted = {
+            "bundles": [bundle] * (num_hosts or num_workers),
+            "strategy": "STRICT_SPREAD" if num_hosts else "PACK",
+            "per_bundle": per_bundle,
+            "resources": self._resources,
+            "use_current": use_current_placement_group,
+        }
+        self.num_workers = (num_hosts or num_workers) * per_bundle
+        self._placement = None
+        self._workers = []  # by rank
+        self._facts = []  # by rank
+
+    def start(
+        self, executable_cls=None, executable_args=None, executable_kwargs=None, extra_env_vars=None
+    ):
+        """Starts the ranks. When it fails, or is interrupted, nothing of it is left.
+
+        Parameters
+        ----------
+        executable_cls : type, optional
+            Of an object that each rank makes, for `execute`, from ``executable_args`` and ``executable_kwargs``.
+        extra_env_vars : dict, optional
+            Variables for the ranks' environment, set before that.
+
+        Raises
+        ------
+        TimeoutError
+            They have found no place in time; it lists what was asked for and what there is.
+        ValueError
+            Already started; or the current placement group is too small.
+        """
+        if self._elastic is not None:
+            if executable_cls is not None:
+                raise ValueError(
+                    "executable_cls: ranks of an elastic job come and go, so they keep no object; make it in the function"
+                )
+            self._elastic.add_env_vars(extra_env_vars or {})
+            self._elastic.start()
+            return
+        if self._workers:
+            raise ValueError("the executor is started already: shutdown() ends its workers")
+        try:
+            self._start_workers(extra_env_vars or {})
+            made = [
+                worker.start_executable.remote(executable_cls, executable_args, executable_kwargs)
+                for worker in self._workers
+            ]
+            ray.get(made)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start_workers(self, env_vars):
+        seconds = self._settings.placement_group_timeout_s
+        deadline = time.monotonic() + seconds
+        self._placement = Placement(**self._wanted)
+        self._placement.reserve(deadline, seconds)
+        make = ray.remote(BaseWorker)
+        for index in range(self.num_workers):
+            options = self._placement.options(index)
+            self._workers.append(make.options(**options).remote(index, self.num_workers))
+        asked = [worker.facts.remote(self._settings.nics) for worker in self._workers]
+        there, missing = ray.wait(
+            asked, num_returns=len(asked), timeout=max(0, deadline - time.monotonic())
+        )
+        ray.get(there)  # an error of one of them comes before that of those that are missing
+        if missing:
+            raise self._placement.too_late(seconds, len(there))
+        facts = ray.get(asked)
+        order = _meeting.dense(facts)
+        self._workers = [self._workers[index] for index in order]
+        self._facts = [facts[index] for index in order]
+        places = _meeting.places(
+            f"ray-{secrets.token_hex(16)}",
+            self._facts,
+            _meeting.new_key(),
+            by_port=bool(self._settings.nics),
+        )
+        begun = [
+            worker.begin.remote(place, {**self._own_variables(facts), **env_vars})
+            for worker, place, facts in zip(self._workers, places, self._facts)
+        ]
+        ray.get(begun)
+
+    def _own_variables(self, facts):
+        variables = {}
+        if self._settings.timeout_s is not None:
+            variables["RUEDA_START_TIMEOUT"] = self._settings.timeout_s
+        if self._settings.nics:
+            variables["RUEDA_TCP_ADDRESS"] = facts["address"]
+        if "GPU" in self._resources:
+            here = [other["gpus"] for other in self._facts if other["node"] == facts["node"]]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(
+                dict.fromkeys(gpu for gpus in here for gpu in gpus)
+            )
+        return variables
+
+    def run(self, fn, args=None, kwargs=None, callbacks=None):
+        """``fn(*args, **kwargs)`` on all ranks; what they returned, in the order of ranks.
+
+        After a failure ranks whose function has ended are kept, for the next call. If a rank died, or some have
+        not ended 5 s later, all are shut down. Ctrl-C shuts down, too.
+
+        Raises
+        ------
+        RankFailed
+            Names the rank, node, pid and cause.
+        """
+        _refuse(callbacks)
+        if self._elastic is not None:
+            return self._elastic.run(functools.partial(fn, *(args or ()), **(kwargs or {})))
+        return self._all(lambda worker: worker.call.remote(fn, tuple(args or ()), kwargs))
+
+    def execute(self, fn, callbacks=None):
+        """``fn(executable)`` on all ranks, with the objects that `start` made; otherwise as `run`."""
+        _refuse(callbacks)
+        return self._all(lambda worker: worker.call_executable.remote(fn))
+
+    def run_remote(self, fn, args=None, kwargs=None, callbacks=None):
+        """Begins ``fn(*args, **kwargs)`` on all ranks and returns Ray's references, in the order of ranks.
+
+        What `ray.get` raises is Ray's: the exception of a rank, or that its actor died.
+        """
+        _refuse(callbacks)
+        self._require_workers()
+        arguments = tuple(args or ())
+        return [worker.run.remote(fn, arguments, kwargs) for worker in self._workers]
+
+    def execute_single(self, fn):
+        """``fn(executable)`` on rank 0 alone; what it returned."""
+        self._require_workers()
+        outcomes, order = collect([self._workers[0].call_executable.remote(fn)])
+        return self._results(outcomes, order)[0]
+
+    def shutdown(self):
+        """Ends the ranks, and gives back their places. Twice is fine; `start` may be called again."""
+        workers, self._workers, self._facts = self._workers, [], []
+        placement, self._placement = self._placement, None
+        try:
+            for worker in workers:
+                ray.kill(worker)
+        finally:
+            if placement is not None:
+                placement.release()
+
+    def _require_workers(self):
+        if self._elastic is not None:
+            raise ValueError("the ranks of an elastic job come and go: use run()")
+        if not self._workers:
+            raise ValueError("the executor is not started: call start() first")
+
+    def _all(self, begin):
+        self._require_workers()
+        try:
+            outcomes, order = collect([begin(worker) for worker in self._workers])
+        except BaseException:  # Ctrl-C: the workers are in the middle of it
+            self.shutdown()
+            raise
+        return self._results(outcomes, order)
+
+    def _results(self, outcomes, order):
+        nodes = [f"{facts['host']} {facts['node']}" for facts in self._facts]
+        pids = [facts["pid"] for facts in self._facts]
+        if any(outcome.kind in ("dead", "missing") for outcome in outcomes):
+            self.shutdown()
+        elif any(outcome.kind != "result" for outcome in outcomes):
+            ray.get([worker.leave.remote() for worker in self._workers])
+        return _outcomes.results(outcomes, order, nodes, pids, cloudpickle)
+
+
+def _elastic_executor(settings, workers, needs, limits, override_discovery):
+    from rueda.ray.elastic import ElasticRayExecutor
+
+    settings = settings or _settings.create_settings()
+    num_workers, min_workers, max_workers = workers
+    reset_limit, cooldown_range, elastic_timeout = limits
+    elastic = ElasticRayExecutor.create_settings(
+        min_workers,
+        max_workers,
+        reset_limit,
+        elastic_timeout,
+        settings.timeout_s or 120,
+        nics=settings.nics,
+        cooldown_range=cooldown_range,
+        num_proc=num_workers,
+        discovery=getattr(settings, "discovery", None),
+    )
+    use_gpu, cpus, gpus = needs
+    return ElasticRayExecutor(elastic, use_gpu, cpus, gpus, override_discovery=override_discovery)
+
+
+def _refuse(callbacks):
+    if callbacks:
+        raise ValueError("callbacks are not called here: return what they would be told")
