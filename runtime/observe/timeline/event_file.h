@@ -1,9 +1,10 @@
 // EventFile: a file that is whole after every append, whatever its form, and can lose its
 // beginning. In any form:
 //
-//   - each append is one write behind what is there, so that a killed writer leaves all but, at most,
-//     the last append readable
-//   - keep_from() writes the rest of the file anew and gives that its name: at no moment is there less
+//   - each append is one write behind what is there, so that a killed writer leaves all but, at
+//     most, the last append readable
+//   - keep_from() writes the rest of the file anew and gives that its name: at no moment is there
+//     less
 //
 // Threads: one. A forked child has no part in it.
 #pragma once

@@ -13,8 +13,8 @@ constexpr const char* kLibrary = "libz.so.1";
 constexpr int kLevel = 6;
 constexpr int kRawDeflate = -15;  // with a window of 32 KiB
 // Until the length of the member: no name, no time, an extra field of 12 bytes.
-constexpr std::array<char, 16> kHead = {'\x1f', '\x8b', 8,      4, 0,  0, 0,   0,
-                                        0,      '\xff', 12,     0, 'R', 'u', 8, 0};
+constexpr std::array<char, 16> kHead = {'\x1f', '\x8b', 8,  4, 0,   0,   0, 0,
+                                        0,      '\xff', 12, 0, 'R', 'u', 8, 0};
 constexpr size_t kHeader = kHead.size() + sizeof(uint64_t);
 constexpr size_t kTrailer = 2 * sizeof(uint32_t);
 

@@ -5,8 +5,8 @@
 //   deflated bytes, CRC-32, length of what was deflated
 //
 // Every tool that reads gzip reads the members of a file as one text. zlib is opened when it is
-// needed first: librueda needs it for nothing else, and Debian's archive cannot be put into a shared
-// library.
+// needed first: librueda needs it for nothing else, and Debian's archive cannot be put into a
+// shared library.
 #pragma once
 
 #include <memory>

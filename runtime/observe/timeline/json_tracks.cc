@@ -44,7 +44,8 @@ class JsonTracks final : public TrackWriter {
 
   void slice(const Slice& slice, std::string* out) override {
     std::string args = slice.open ? R"("open":1)" : "";
-    if (slice.batch) args = fmt::format(R"("bytes":{},"batch":"{}")", slice.bytes, to_text(*slice.batch));
+    if (slice.batch)
+      args = fmt::format(R"("bytes":{},"batch":"{}")", slice.bytes, to_text(*slice.batch));
     if (slice.tensors != 0) args += fmt::format(R"(,"tensors":{})", slice.tensors);
     const size_t thread = thread_of(slice.row);
     line(out, R"("name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}})",

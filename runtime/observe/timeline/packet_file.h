@@ -1,7 +1,7 @@
 // PacketFile: packets of Perfetto's Trace message, one behind the other, compressed or not.
 //
-// Compressed ones wait in memory until they are 64 KiB or one second old, since short members compress
-// badly: that much a killed process may lose.
+// Those to be compressed wait in memory until they are 64 KiB or one second old, since short
+// members compress badly: that much a killed process may lose.
 #pragma once
 
 #include <memory>

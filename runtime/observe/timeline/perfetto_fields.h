@@ -1,5 +1,5 @@
 // Fields of Perfetto's trace messages that we write, by the names that they have in its
-// protos/perfetto/trace/: trace.proto, trace_packet.proto, track_event/*.proto, clock_snapshot.proto.
+// protos/perfetto/trace/: trace.proto, trace_packet.proto, clock_snapshot.proto, track_event/.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ constexpr uint32_t kBoottime = 6;  // the clock that traces are shown in
 namespace descriptor {
 constexpr Field kUuid = 1, kName = 2, kProcess = 3, kParentUuid = 5, kCounter = 8,
                 kChildOrdering = 11, kSiblingOrderRank = 12;
-constexpr int32_t kExplicit = 3;  // of child_ordering
+constexpr int32_t kExplicit = 3;                                 // of child_ordering
 constexpr Field kPid = 1, kProcessName = 6, kProcessLabels = 8;  // of process
 constexpr Field kUnit = 3;                                       // of counter
 constexpr int32_t kSizeBytes = 3;                                // of unit

@@ -3,18 +3,18 @@
 //
 // What keeps packets small:
 //   - names of slices and of their details are numbers; a packet before the first use says which
-//   - a slice's times are differences to the packet before: slices are known at their end, so events
-//     wait until flush() and are written in the order of their times. Each flush begins with a
-//     snapshot that sets the counted clock to 0, which makes the packets from there on readable
-//     without those before. All ranks' clocks are rank 0's, so the snapshot is always the same one.
+//   - times are differences to the packet before: slices are known at their end, so events wait
+//     until flush() and are written in the order of their times. Each flush begins with a snapshot
+//     that sets the counted clock to 0, which makes the packets from there on readable without
+//     those before. All ranks' clocks are rank 0's, so the snapshot is always the same one.
 #include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include <protozero/pbf_writer.hpp>
 #include <spdlog/fmt/fmt.h>
+#include <protozero/pbf_writer.hpp>
 
 #include "collectives/base/utf8.h"
 #include "runtime/observe/timeline/perfetto_fields.h"
@@ -71,7 +71,8 @@ class PerfettoTracks final : public TrackWriter {
     });
     add_packet(out, [&](pbf_writer* packet) {
       pbf_writer names(*packet, p::packet::kInternedData);
-      for (const auto& [name, number] : names_) add_name(&names, p::interned::kEventNames, number, name);
+      for (const auto& [name, number] : names_)
+        add_name(&names, p::interned::kEventNames, number, name);
       for (uint64_t detail = 1; detail < kDetails; ++detail)
         add_name(&names, p::interned::kAnnotationNames, detail, kDetailNames[detail]);
     });
@@ -81,7 +82,8 @@ class PerfettoTracks final : public TrackWriter {
     describe(track_of(row), out, [&](pbf_writer* described) {
       described->add_string(perfetto::descriptor::kName, name_of(row.track));
       described->add_uint64(perfetto::descriptor::kParentUuid, track(kProcess));
-      described->add_int32(perfetto::descriptor::kSiblingOrderRank, static_cast<int32_t>(row.track));
+      described->add_int32(perfetto::descriptor::kSiblingOrderRank,
+                           static_cast<int32_t>(row.track));
     });
   }
 
@@ -112,9 +114,8 @@ class PerfettoTracks final : public TrackWriter {
   }
 
   void bytes(int64_t bytes, Nanos time, std::string* out) override {
-    add_event(time, perfetto::event::kCounter, track(kCounter), out, [&](pbf_writer* event) {
-      event->add_int64(perfetto::event::kCounterValue, bytes);
-    });
+    add_event(time, perfetto::event::kCounter, track(kCounter), out,
+              [&](pbf_writer* event) { event->add_int64(perfetto::event::kCounterValue, bytes); });
   }
 
   void flush(std::string* out) override {

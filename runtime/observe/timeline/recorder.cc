@@ -64,6 +64,11 @@ Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles
                                   : horovod_layout(&labels_, origin);
   const auto kept = static_cast<Nanos>(std::min(seconds, kMostSeconds) * 1e9);
   writer_ = std::make_unique<Writer>(owned_ring_.get(), std::move(layout), std::move(opened), kept);
+  if (!writer_->begun().ok()) {
+    const Status failed = writer_->begun();
+    writer_.reset();
+    return failed;
+  }
   path_ = wanted;
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
   arrivals_.store(!file->in_tracks(), std::memory_order_relaxed);

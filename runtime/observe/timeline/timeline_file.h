@@ -8,8 +8,8 @@
 //                              {...}
 //                              ]
 //
-//   .pftrace,                packets of Perfetto's Trace message, one behind the other: a byte 0x0a,
-//   .perfetto-trace          the length as a varint, the packet
+//   .pftrace,                packets of Perfetto's Trace message, one behind the other: a byte
+//   .perfetto-trace          0x0a, the length as a varint, the packet
 //   ... and .gz              gzip members (gzip_member.h) of such packets
 //
 // Pure.
@@ -39,7 +39,7 @@ struct TimelineFile {
 };
 
 inline constexpr std::string_view kTimelineEnd = "\n]\n";
-// Of a file while it is written anew because it has become too long; then it takes the other's name.
+// Ends the name of a file that is written anew because the other has become too long.
 inline constexpr std::string_view kRewritten = ".rueda-rewritten";
 
 // The file that a rank writes when the timeline is set to `path`; empty: none. {rank} in the path

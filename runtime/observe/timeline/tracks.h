@@ -1,5 +1,5 @@
-// TrackWriter: what a timeline in tracks is made of, in the form of a file. tracks_layout decides what
-// is shown where; a writer says it in bytes. A process for each rank, rows of tracks in it.
+// TrackWriter: what a timeline in tracks is made of, in the form of a file. tracks_layout decides
+// what is shown where; a writer says it in bytes. A process for each rank, rows of tracks in it.
 //
 //   json_tracks       Chrome's events
 //   perfetto_tracks   packets of Perfetto's Trace message

@@ -1,5 +1,5 @@
-// What is shown in which track. A rank is a process, a stage a track. Slices of one track that overlap
-// lie in several rows of it, since a viewer draws one row without overlap.
+// What is shown in which track. A rank is a process, a stage a track. Slices of one track that
+// overlap lie in several rows of it, since a viewer draws one row without overlap.
 #include <algorithm>
 #include <array>
 #include <unordered_map>

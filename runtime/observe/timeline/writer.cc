@@ -16,7 +16,14 @@ Writer::Writer(EventRing* ring, std::unique_ptr<Layout> layout, std::unique_ptr<
                Nanos kept)
     : ring_(ring), layout_(std::move(layout)), file_(std::move(file)), last_seconds_(kept) {
   layout_->open(&text_);
-  write_some(false);
+  layout_->flush(&text_);
+  failure_ = file_->append(text_);
+  text_.clear();
+  if (failure_.ok()) failure_ = file_->end();
+  begun_ = failure_;
+  failed_.store(!failure_.ok(), std::memory_order_relaxed);
+  if (!failure_.ok()) return;
+  if (const auto end = file_->boundary()) last_seconds_.note(stage_clock(), *end);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -26,7 +33,7 @@ Writer::~Writer() {
     stopping_ = true;
   }
   changed_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Writer::run() {

@@ -23,6 +23,8 @@ class Writer {
          Nanos kept);
   // Everything that was in the ring when it was called is in the file when it returns.
   ~Writer();
+  // What has become of the file's beginning; nothing is written if that could not be.
+  const Status& begun() const { return begun_; }
   // The file cannot be written any more. Any thread.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
@@ -37,6 +39,7 @@ class Writer {
   std::unique_ptr<Layout> layout_;
   const std::unique_ptr<EventFile> file_;
   LastSeconds last_seconds_;
+  Status begun_;
   Status failure_;
   std::atomic<bool> failed_{false};
   std::string text_;
