@@ -60,7 +60,6 @@ TWICE = {
     "Stream": "CUDA's, NCCL's and MPI's notions of one",
     "Time": "std::chrono's, of each value machine",
     "Waiting": "how long a thread has looked; an announcement that waits for others",
-    "Slice": "the timeline's: what a viewer draws in a row",
     "Writer": "of a timeline; of a message",
 }
 

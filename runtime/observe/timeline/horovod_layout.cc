@@ -39,6 +39,9 @@ class HorovodLayout final : public Layout {
          R"("start_time_since_epoch_in_micros":{}}})",
          json_quoted(origin_.name), origin_.epoch_micros);
     line(out, R"("name":"process_sort_index","ph":"M","pid":0,"args":{{"sort_index":0}})");
+    std::map<int, std::string> names;  // of rows in an earlier file
+    for (const auto& [name, tensor] : tensors_) names[tensor.pid] = name;
+    for (const auto& [pid, name] : names) describe(pid, name, out);
   }
 
   void add(const Event& event, std::string* out) override {

@@ -42,7 +42,7 @@ class JsonTracks final : public TrackWriter {
          origin_.rank, thread_of(row));
   }
 
-  void slice(const Slice& slice, std::string* out) override {
+  void slice(const Interval& slice, std::string* out) override {
     std::string args = slice.open ? R"("open":1)" : "";
     if (slice.batch)
       args = fmt::format(R"("bytes":{},"batch":"{}")", slice.bytes, to_text(*slice.batch));

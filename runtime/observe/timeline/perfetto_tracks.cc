@@ -87,7 +87,7 @@ class PerfettoTracks final : public TrackWriter {
     });
   }
 
-  void slice(const Slice& slice, std::string* out) override {
+  void slice(const Interval& slice, std::string* out) override {
     namespace e = perfetto::event;
     const uint64_t name = number_of(slice.name, out);
     const uint64_t track = track_of(slice.row);

@@ -46,7 +46,8 @@ struct Row {
   size_t number = 0;  // of the track's, from 0
 };
 
-struct Slice {
+// A slice, as viewers call it, of a row.
+struct Interval {
   Row row;
   std::string_view name;
   Nanos begin = 0;
@@ -69,7 +70,7 @@ class TrackWriter {
   virtual void open(std::string* out) = 0;
   // Before the row's first event, and behind another open().
   virtual void row(const Row& row, std::string* out) = 0;
-  virtual void slice(const Slice& slice, std::string* out) = 0;
+  virtual void slice(const Interval& slice, std::string* out) = 0;
   // row: none: of the whole rank.
   virtual void instant(std::optional<Row> row, std::string_view name, Nanos time,
                        std::string* out) = 0;

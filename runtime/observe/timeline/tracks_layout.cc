@@ -54,7 +54,7 @@ class TracksLayout final : public Layout {
     for (const auto& [label, begun] : begun_) {
       const std::string name = labels_->get(label).name;
       for (const Nanos since : begun) {
-        Slice span = slice(track_of(name), name, since, now, out);
+        Interval span = slice(track_of(name), name, since, now, out);
         span.open = true;
         writer_->slice(span, out);
       }
@@ -84,8 +84,8 @@ class TracksLayout final : public Layout {
   }
 
   // In a row; name: borrowed.
-  Slice slice(Track track, std::string_view name, Nanos begin, Nanos end, std::string* out) {
-    Slice result;
+  Interval slice(Track track, std::string_view name, Nanos begin, Nanos end, std::string* out) {
+    Interval result;
     result.begin = begin;
     result.end = std::max(begin, end);
     result.row = row_for(track, begin, result.end, out);
@@ -132,7 +132,7 @@ class TracksLayout final : public Layout {
       stages[1].span = {batch_.begun, batch_.ended};  // nothing moved: a barrier
     const auto last = std::find_if(stages.rbegin(), stages.rend(), happened);
     const auto add = [&](Track track, Nanos begin, Nanos end, bool is_last) {
-      Slice stage = slice(track, name, begin, end, out);
+      Interval stage = slice(track, name, begin, end, out);
       stage.bytes = batch_.bytes;
       stage.batch = batch_.number;
       stage.tensors = members_.size();
@@ -152,7 +152,7 @@ class TracksLayout final : public Layout {
     const std::string tensor = labels_->get(event.label).name;
     bool is_first = true;
     const auto add = [&](Track track, Nanos begin, Nanos end) {
-      Slice part = slice(track, tensor, begin, end, out);
+      Interval part = slice(track, tensor, begin, end, out);
       part.bytes = m.bytes;
       part.batch = batch_.number;
       if (is_first) part.arrow = (*arrow)++;
