@@ -179,26 +179,36 @@ def two_hosts():
 
 
 def test_two_hosts_in_one_trace(tmp_path):
-    pattern = str(tmp_path / "t.{rank}.pftrace.gz")
-    results(run_ranks(3, two_hosts, {"RUEDA_TIMELINE": pattern}, manual=True))
-    parts, whole = [tmp_path / f"t.{rank}.pftrace.gz" for rank in range(3)], tmp_path / "all.pftrace"
-    timeline.merge(parts, whole)
-    found = traces.read(whole.read_bytes())
+    """The hosts are one machine here, so the truth is known: no offset."""
+    path = tmp_path / "all.pftrace.gz"
+    options = ["--timeline", str(path), "--timeline-all-ranks"]
+    results(run_ranks(3, two_hosts, options=options, manual=True))
+    assert list(tmp_path.iterdir()) == [path]
+    found = traces.read(traces.load(path))
     assert set(found) == {0, 1, 2}
-    assert found[1].about["clock_error_ns"] > 0 and found[1].about == {
-        **found[2].about,
-        "start_time_since_epoch_in_micros": found[1].about["start_time_since_epoch_in_micros"],
-    }
+    offset, error = ([found[rank].about[f"clock_{key}_ns"] for rank in range(3)] for key in ("offset", "error"))
+    assert offset[0] == error[0] == 0 and offset[1] == offset[2] and error[1] == error[2] > 0
+    assert abs(offset[1]) <= error[1]
     times = [{s.args["batch"]: s for s in r.slices if s.track == "on the wire"} for r in found.values()]
     assert set(times[0]) == set(times[1]) == set(times[2]) and len(times[0]) >= 20
+
+
+def test_files_of_ranks_are_merged(forms, tmp_path):
+    folder, _ = forms
+    wanted = b"".join(traces.load(folder / f"{rank}.pftrace") for rank in range(2))
+    for into in ("all.pftrace", "all.perfetto-trace.gz"):
+        timeline.merge([folder / "0.pftrace.gz", folder / "1.pftrace"], tmp_path / into)
+        assert traces.load(tmp_path / into) == wanted
+    assert set(traces.read(wanted)) == {0, 1}
     with raises(ValueError, "of one form"):
-        timeline.merge(parts, tmp_path / "all.json")
-    (tmp_path / "cut.pftrace").write_bytes(whole.read_bytes()[:-1])
-    with raises(ValueError, "cut.pftrace is no timeline"):
-        timeline.merge([tmp_path / "cut.pftrace"], whole)
-    parts[0].write_bytes(parts[0].read_bytes()[:-1])
-    with raises(ValueError, "t.0.pftrace.gz is no timeline"):
-        timeline.merge(parts, whole)
+        timeline.merge([folder / "0.pftrace"], tmp_path / "all.json")
+    for name in ("0.pftrace", "0.pftrace.gz"):
+        broken = tmp_path / name
+        for data in ((folder / name).read_bytes()[:-1], b"[\n]\n", b"\x0a", b"\x0a" + b"\xff" * 20):
+            broken.write_bytes(data)
+            with raises(ValueError, f"{name} is no timeline"):
+                timeline.merge([broken], tmp_path / "never.pftrace")
+    assert not (tmp_path / "never.pftrace").exists()
 
 
 def dies_on_rank_one():
