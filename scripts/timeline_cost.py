@@ -4,7 +4,8 @@
     ruedarun -np 2 python scripts/timeline_cost.py [--rounds 30] [--steps 50]
 
 Nothing else may run meanwhile. Prints the median of the rounds' ratios (on / off), the least and the most, for a step with
-many small gradients and one with few large ones, on rank 0's file in Horovod's format and on every rank's in tracks.
+many small gradients and one with few large ones, on rank 0's file in Horovod's format and on every rank's in tracks, as
+JSON and as a Perfetto trace, compressed and not; and the bytes of rank 0's file for each step.
 """
 import argparse
 import statistics
@@ -68,10 +69,15 @@ def main():
         for model, widths in MODELS.items():
             step = trainer(widths)
             seconds_of(step, args.steps)  # until its step plan runs
-            for kind, file in (("rank 0", "t.json"), ("all ranks", "t.{rank}.json")):
-                found = ratios(step, Path(folder) / file, args.rounds, args.steps)
+            for file in ("t.json", "t.{rank}.json", "t.{rank}.pftrace", "t.{rank}.pftrace.gz"):
+                path = Path(folder) / file
+                found = ratios(step, path, args.rounds, args.steps)
                 if hvd.rank() == 0:
-                    print(f"{model}, {kind}: {statistics.median(found):.4f} ({min(found):.4f} to {max(found):.4f})")
+                    size = Path(str(path).format(rank=0)).stat().st_size / args.steps
+                    print(
+                        f"{model}, {file}: {statistics.median(found):.4f} ({min(found):.4f} to {max(found):.4f}), "
+                        f"{size:.0f} bytes per step"
+                    )
 
 
 if __name__ == "__main__":

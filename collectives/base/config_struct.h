@@ -119,13 +119,17 @@ struct Config {
   // RUEDA_HEAP_BYTES: most bytes of tensors in shared memory (rueda_alloc) per process; 0: as large
   // as this host's memory or the process's cgroup limit
   int64_t heap_bytes = 0;
-  // RUEDA_TIMELINE: file of the timeline (Chrome JSON); with {rank} in its name every rank writes
-  // one, else rank 0. DYNAMIC: none until start_timeline
+  // RUEDA_TIMELINE: file of the timeline (Chrome JSON; for a name that ends in .pftrace or
+  // .perfetto-trace, and .gz behind it if it shall be compressed, Perfetto's packets); with {rank}
+  // in its name every rank writes one, else rank 0. DYNAMIC: none until start_timeline
   std::string timeline;
   // RUEDA_TIMELINE_MARK_CYCLES: 1: the timeline marks the rounds in which something begins
   bool timeline_mark_cycles = false;
   // RUEDA_TIMELINE_ALL_RANKS: 1: every rank writes a timeline, on one clock, "rank<N>" in its name
   bool timeline_all_ranks = false;
+  // RUEDA_TIMELINE_SECONDS: the timeline keeps what ended in its last seconds, so many, and at most
+  // as much again while it is written; 0: everything
+  double timeline_seconds = 0;
   // RUEDA_SUMMARY: 1: ranks count what the launcher's --summary prints
   bool summary = false;
   // RUEDA_METRICS: [ADDRESS:]PORT where the launcher's agent on each host serves /metrics and

@@ -57,24 +57,28 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-// Closes the array of a file whose writer was killed in the middle of a write.
-Status close_file(const std::string& path) {
+// Cuts off what the writer of a file was killed in the middle of, and closes an array.
+Status close_file(const timeline::TimelineFile& file) {
+  unlink((file.path + std::string(timeline::kRewritten)).c_str());
+  const bool is_json = file.form == timeline::Form::kJson;
+  const std::string_view tail = is_json ? timeline::kTimelineEnd : std::string_view();
   size_t end = 0;
   {
-    const auto mapped = Mapped::open(path);
-    if (!mapped || mapped->text().ends_with(timeline::kTimelineEnd)) return {};
-    const std::string_view events = timeline::whole_events(mapped->text());
-    if (events.data() == nullptr) return {};  // no timeline at all
-    end = 1;                                  // the bracket
-    if (!events.empty())
-      end = static_cast<size_t>(events.data() + events.size() - mapped->text().data());
+    const auto mapped = Mapped::open(file.path);
+    if (!mapped || (is_json && mapped->text().ends_with(tail))) return {};
+    const std::string_view whole = timeline::whole_part(file.form, mapped->text());
+    if (whole.size() == mapped->text().size()) return {};
+    if (whole.data() == nullptr || (!is_json && whole.empty())) return {};  // no timeline at all
+    end = 1;                                                                // the bracket
+    if (!whole.empty())
+      end = static_cast<size_t>(whole.data() + whole.size() - mapped->text().data());
   }
-  RUEDA_RETURN_IF_ERROR(check_link(path));
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  RUEDA_RETURN_IF_ERROR(check_link(file.path));
+  const UniqueFd fd(::open(file.path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(end)) != 0 ||
-      lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), timeline::kTimelineEnd)) {
-    return file_status("cannot close the timeline '" + path + "'", path,
-                       timeline::kTimelineEnd.size(), errno);
+      lseek(fd.get(), 0, SEEK_END) < 0 || !write_all(fd.get(), tail)) {
+    return file_status("cannot close the timeline '" + file.path + "'", file.path, tail.size(),
+                       errno);
   }
   return {};
 }
@@ -87,17 +91,25 @@ std::string part_of(const TimelineFiles& files, int rank) {
   return timeline::timeline_file(files.path, files.all_ranks, rank)->path;
 }
 
+void remove_part(const std::string& part) {
+  unlink(part.c_str());
+  unlink((part + std::string(timeline::kRewritten)).c_str());
+}
+
 std::vector<std::string> merge(const TimelineFiles& files) {
   std::vector<std::string> missing;
   std::vector<std::string> done;
   UniqueFd out;
   bool good = true;
-  uint64_t needed = timeline::kTimelineEnd.size();
+  const timeline::Form form = timeline::form_of(files.path);
+  const bool is_json = form == timeline::Form::kJson;
+  const std::string_view tail = is_json ? timeline::kTimelineEnd : std::string_view();
+  uint64_t needed = tail.size();
   for (int rank = 0; rank < files.ranks && good; ++rank) {
     const std::string part = part_of(files, rank);
     const auto mapped = Mapped::open(part);
     const std::string_view events =
-        mapped ? timeline::whole_events(mapped->text()) : std::string_view();
+        mapped ? timeline::whole_part(form, mapped->text()) : std::string_view();
     if (events.empty()) {
       missing.push_back("the timeline has nothing of rank " + std::to_string(rank) + ": '" + part +
                         "' is missing or empty");
@@ -110,19 +122,20 @@ std::vector<std::string> merge(const TimelineFiles& files) {
       out = std::move(made).value();
     }
     needed = events.size();
-    good = out && write_all(out.get(), is_first ? "[\n" : ",\n") && write_all(out.get(), events);
+    const std::string_view before = !is_json ? "" : is_first ? "[\n" : ",\n";
+    good = out && write_all(out.get(), before) && write_all(out.get(), events);
     done.push_back(part);
   }
   if (good && done.empty())
     return {
         "there is no timeline: no rank has begun one (did init fail, or did the program not call "
         "it?)"};
-  if (!good || !write_all(out.get(), timeline::kTimelineEnd)) {
+  if (!good || !write_all(out.get(), tail)) {
     return {file_status("cannot write the timeline '" + files.path + "'", files.path, needed, errno)
                 .message() +
             "; the ranks' parts lie beside it"};
   }
-  for (const std::string& part : done) unlink(part.c_str());
+  for (const std::string& part : done) remove_part(part);
   return missing;
 }
 
@@ -130,7 +143,7 @@ std::vector<std::string> merge(const TimelineFiles& files) {
 
 void remove_stale_parts(const TimelineFiles& files) {
   if (!timeline::timeline_file(files.path, files.all_ranks, 0) || !is_merged(files)) return;
-  for (int rank = 0; rank < files.ranks; ++rank) unlink(part_of(files, rank).c_str());
+  for (int rank = 0; rank < files.ranks; ++rank) remove_part(part_of(files, rank));
 }
 
 std::vector<std::string> finish_timelines(const TimelineFiles& files) {
@@ -140,7 +153,7 @@ std::vector<std::string> finish_timelines(const TimelineFiles& files) {
   for (int rank = 0; rank < files.ranks; ++rank) {
     const auto file = timeline::timeline_file(files.path, files.all_ranks, rank);
     if (!file) continue;
-    const Status closed = close_file(file->path);
+    const Status closed = close_file(*file);
     if (!closed.ok()) problems.push_back(closed.message());
   }
   return problems;

@@ -142,7 +142,8 @@ bool Runtime::ended_by_loss(std::chrono::nanoseconds wait) {
 }
 
 Status Runtime::record(const std::string& path, bool mark_cycles) {
-  const Status started = recorder_.start(path, config_.timeline_all_ranks, mark_cycles);
+  const Status started =
+      recorder_.start(path, config_.timeline_all_ranks, mark_cycles, config_.timeline_seconds);
   progress_->set_recording(recorder_.on());
   return started;
 }

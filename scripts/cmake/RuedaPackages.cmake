@@ -30,6 +30,9 @@ rueda_find(PATH RUEDA_PROTOZERO_INCLUDE protozero/pbf_reader.hpp libprotozero-de
 add_library(rueda_protozero INTERFACE)
 target_include_directories(rueda_protozero SYSTEM INTERFACE ${RUEDA_PROTOZERO_INCLUDE})
 
+# zlib's header; the library is opened when a timeline is to be compressed (runtime/observe/timeline).
+rueda_find(PATH RUEDA_ZLIB_INCLUDE zlib.h zlib1g-dev)
+
 # Highway: headers only, the dispatch table is ours (collectives/kernels/README.md).
 rueda_find(PATH RUEDA_HIGHWAY_INCLUDE hwy/highway.h libhwy-dev)
 

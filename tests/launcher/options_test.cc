@@ -83,9 +83,11 @@ TEST_CASE("flags become settings of the ranks", "[options]") {
   CHECK(setting(options, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS") ==
         "9 from --stall-check-shutdown-time-seconds");
   CHECK(setting(options, "RUEDA_TIMELINE") == "/t.json from --timeline-filename");
-  const Options shown = parsed({"-np", "1", "--timeline", "t.json", "--timeline-all-ranks",
-                                "--timeline-mark-cycles", "--summary", "true"});
+  const Options shown =
+      parsed({"-np", "1", "--timeline", "t.json", "--timeline-all-ranks", "--timeline-mark-cycles",
+              "--timeline-seconds", "2.5", "--summary", "true"});
   CHECK(setting(shown, "RUEDA_TIMELINE") == "t.json from --timeline-filename");
+  CHECK(setting(shown, "RUEDA_TIMELINE_SECONDS") == "2.5 from --timeline-seconds");
   CHECK(setting(shown, "RUEDA_TIMELINE_ALL_RANKS") == "1 from --timeline-all-ranks");
   CHECK(setting(shown, "RUEDA_TIMELINE_MARK_CYCLES") == "1 from --timeline-mark-cycles");
   CHECK(setting(shown, "RUEDA_SUMMARY") == "1 from --summary");

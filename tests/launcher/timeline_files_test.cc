@@ -17,6 +17,43 @@ TEST_CASE("the ranks' parts become one file, cut ones too", "[timeline_files]") 
   CHECK_FALSE(folder.has("t.rank1.json"));
 }
 
+TEST_CASE("parts of packets become one file of the whole ones", "[timeline_files]") {
+  const Folder folder;
+  const std::string one(
+      "\x0a\x01"
+      "a",
+      3),
+      two("\x0a\x02"
+          "bb",
+          4);
+  folder.write("t.rank0.pftrace", one + two);
+  folder.write("t.rank1.pftrace", two +
+                                      "\x0a\x05"
+                                      "cut");
+  folder.write("t.rank1.pftrace.rueda-rewritten", "left by a kill");
+  CHECK(finish_timelines({folder.file("t.pftrace"), true, 2}).empty());
+  CHECK(folder.read("t.pftrace") == one + two + two);
+  for (const char* part : {"t.rank0.pftrace", "t.rank1.pftrace", "t.rank1.pftrace.rueda-rewritten"})
+    CHECK_FALSE(folder.has(part));
+}
+
+TEST_CASE("what a killed rank wrote in part is cut off a file of packets", "[timeline_files]") {
+  const Folder folder;
+  const std::string one(
+      "\x0a\x01"
+      "a",
+      3);
+  folder.write("0.pftrace", one +
+                                "\x0a\x05"
+                                "cut");
+  folder.write("1.pftrace", one);
+  folder.write("2.pftrace", "not ours");
+  CHECK(finish_timelines({folder.file("{rank}.pftrace"), false, 3}).empty());
+  CHECK(folder.read("0.pftrace") == one);
+  CHECK(folder.read("1.pftrace") == one);
+  CHECK(folder.read("2.pftrace") == "not ours");
+}
+
 TEST_CASE("a rank without a part is named", "[timeline_files]") {
   const Folder folder;
   folder.write("t.rank1.json", "[\n{\"b\":1}\n]\n");

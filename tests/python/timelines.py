@@ -31,7 +31,7 @@ def load(path):
     _need(isinstance(events, list), "no array", events)
     for event in events:
         _need(isinstance(event, dict) and isinstance(event.get("pid"), int), "no event", event)
-        _need(event.get("ph") in set("MBEXisf"), "unknown kind", event)
+        _need(event.get("ph") in set("MBEXisfC"), "unknown kind", event)
         if event["ph"] != "M":
             ts = event.get("ts")
             _need(isinstance(ts, (int, float)) and ts >= 0, "no time", event)
@@ -120,6 +120,9 @@ def tracks(path):
                 found[rank]["about"] = event["args"]
             elif event["name"] == "thread_name":
                 rows[rank, event["tid"]] = event["args"]["name"]
+            continue
+        if kind == "C":
+            _need(event["name"] == "bytes" and event["args"]["bytes"] >= 0, "unknown counter", event)
             continue
         row = (rank, event.get("tid"))
         if kind in "sf":

@@ -1,11 +1,14 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
 #include "collectives/base/utf8.h"
 #include "runtime/observe/timeline/event_ring.h"
+#include "runtime/observe/timeline/gzip_member.h"
 #include "runtime/observe/timeline/json_array_file.h"
+#include "runtime/observe/timeline/last_seconds.h"
 #include "runtime/observe/timeline/timeline_file.h"
 #include "tests/runtime/hostile_names.h"
 #include "tests/support/folder.h"
@@ -71,6 +74,87 @@ TEST_CASE("a file cut at any byte still gives its whole events", "[timeline]") {
   CHECK(timeline::whole_events("not a timeline").empty());
 }
 
+TEST_CASE("packets cut at any byte are those that are whole", "[timeline]") {
+  std::string bytes;
+  std::vector<size_t> ends = {0};
+  for (const size_t length : {0, 1, 127, 128, 300}) {
+    bytes += '\x0a';
+    if (length >= 128) bytes += static_cast<char>(length | 0x80);
+    bytes += static_cast<char>(length >= 128 ? length >> 7 : length);
+    bytes += std::string(length, '\x0a');
+    ends.push_back(bytes.size());
+  }
+  for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+    const size_t end = *(std::upper_bound(ends.begin(), ends.end(), cut) - 1);
+    CHECK(timeline::whole_packets(std::string_view(bytes).substr(0, cut)).size() == end);
+  }
+  CHECK(timeline::whole_packets("no packets").empty());
+  CHECK(timeline::whole_packets("\x0a" + std::string(10, '\xff') + "\x01").empty());
+}
+
+TEST_CASE("gzip members cut at any byte are those that are whole", "[timeline]") {
+  const auto gzip = std::move(timeline::Gzip::open()).value();
+  std::string bytes;
+  std::vector<size_t> ends = {0};
+  for (const char* text : {"", "once", "and again"}) {
+    REQUIRE(gzip->append_member(text, &bytes).ok());
+    ends.push_back(bytes.size());
+  }
+  for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+    const size_t end = *(std::upper_bound(ends.begin(), ends.end(), cut) - 1);
+    CHECK(timeline::whole_members(std::string_view(bytes).substr(0, cut)).size() == end);
+  }
+  CHECK(timeline::whole_members(bytes.substr(1)).empty());
+}
+
+TEST_CASE("a file of any form can lose its beginning", "[timeline]") {
+  const Folder folder;
+  const std::string packet(
+      "\x0a\x03"
+      "abc",
+      5);
+  {
+    auto file = std::move(JsonArrayFile::create(folder.file("t.json"))).value();
+    REQUIRE(file.append(R"({"old":1})").ok());
+    const uint64_t kept = *file.boundary();
+    REQUIRE(file.append(R"({"new":2})").ok());
+    CHECK(file.keep_from(kept, R"({"head":0})").value() == 2 + 10);
+    CHECK(folder.read("t.json") == "[\n{\"head\":0},\n{\"new\":2}\n]\n");
+    REQUIRE(file.append(R"({"next":3})").ok());
+    CHECK(folder.read("t.json") == "[\n{\"head\":0},\n{\"new\":2},\n{\"next\":3}\n]\n");
+  }
+  const auto file = std::move(timeline::create_event_file(
+                                  {folder.file("t.pftrace"), true, timeline::Form::kPackets}))
+                        .value();
+  REQUIRE(file->append("old").ok());
+  const uint64_t kept = *file->boundary();
+  REQUIRE(file->append(packet).ok());
+  CHECK(file->keep_from(kept, "head").value() == 4);
+  REQUIRE(file->append(packet).ok());
+  CHECK(folder.read("t.pftrace") == "head" + packet + packet);
+  std::filesystem::create_directory(folder.file("t.pftrace" + std::string(timeline::kRewritten)));
+  CHECK_FALSE(file->keep_from(4, "").ok());
+  CHECK(folder.read("t.pftrace") == "head" + packet + packet);
+}
+
+TEST_CASE("the last seconds are kept, and at most as many more", "[timeline]") {
+  timeline::LastSeconds everything(0);
+  everything.note(0, 0);
+  everything.note(1'000'000, 100);
+  CHECK_FALSE(everything.cut(2'000'000, true));
+
+  timeline::LastSeconds last(1000);
+  for (Nanos now = 0; now < 2000; now += 100) {
+    last.note(now, static_cast<uint64_t>(now));
+    CHECK_FALSE(last.cut(now, false));
+  }
+  CHECK(last.cut(2050, false) == 1000u);  // what was recorded since 1000, which is 50 too much
+  last.moved(1000, 7);
+  CHECK_FALSE(last.cut(2080, false));
+  CHECK(last.cut(2800, true) == 807u);  // that was at 1800
+  CHECK_FALSE(last.cut(2800, true));
+}
+
 TEST_CASE("who writes which file", "[timeline]") {
   CHECK_FALSE(timeline::timeline_file("", true, 0));
   CHECK_FALSE(timeline::timeline_file("DYNAMIC", true, 0));
@@ -83,6 +167,15 @@ TEST_CASE("who writes which file", "[timeline]") {
   CHECK(timeline::timeline_file("a.b/trace", true, 3)->path == "a.b/trace.rank3");
   CHECK(timeline::timeline_file(".hidden", true, 3)->path == ".hidden.rank3");
   CHECK(timeline::timeline_file("t.{rank}.json", true, 3)->path == "t.3.json");
+  const auto compressed = timeline::timeline_file("a.b/t.pftrace.gz", true, 3);
+  CHECK(compressed->path == "a.b/t.rank3.pftrace.gz");
+  CHECK(compressed->form == timeline::Form::kCompressedPackets);
+  CHECK(timeline::timeline_file("t.perfetto-trace", true, 3)->path == "t.rank3.perfetto-trace");
+  CHECK(timeline::timeline_file("t.perfetto-trace", false, 0)->in_tracks());
+  CHECK_FALSE(timeline::timeline_file("t.json.gz", false, 0)->in_tracks());
+  CHECK(timeline::form_of("t.pftrace.json") == timeline::Form::kJson);
+  CHECK(timeline::form_of("t.json.gz") == timeline::Form::kJson);
+  CHECK(timeline::form_of(".perfetto-trace") == timeline::Form::kPackets);
 }
 
 TEST_CASE("events of many threads come out once each, in the order of each thread", "[timeline]") {

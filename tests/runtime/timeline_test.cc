@@ -88,6 +88,36 @@ TEST_CASE("both layouts are JSON, whatever tensors and marks are called", "[time
   CHECK(tracks.find("\"ts\":5.200,\"dur\":1.800") != std::string::npos);  // packed
 }
 
+TEST_CASE("another file begins with what later events refer to", "[timeline]") {
+  Labels labels;
+  const timeline::Origin origin{1, "rank 1", 1000, 17, 0, 0};
+  for (const auto& layout :
+       {timeline::horovod_layout(&labels, origin), timeline::tracks_layout(&labels, origin)}) {
+    written_by(layout.get(), &labels);
+    std::string text;
+    layout->open(&text);
+    CHECK(JsonReader("[\n" + text + "\n]\n").whole());
+    CHECK(text.find("start_time_since_epoch_in_micros\":17") != std::string::npos);
+    const bool names_rows = text.find("negotiated") != std::string::npos ||
+                            text.find("allreduce.plain") != std::string::npos;
+    CHECK(names_rows);
+  }
+}
+
+TEST_CASE("packets are whole, whatever tensors and marks are called", "[timeline]") {
+  Labels labels;
+  const timeline::Origin origin{1, kHostile[3], 1000, 17, 0, 0};
+  const auto layout = timeline::tracks_layout(&labels, origin, timeline::Form::kPackets);
+  written_by(layout.get(), &labels);
+  std::string bytes;
+  layout->open(&bytes);
+  layout->add(mark_event(labels.of_mark("later"), Mark::kInstant, 2000), &bytes);
+  layout->flush(&bytes);
+  CHECK(timeline::whole_packets(bytes).size() == bytes.size());
+  for (const char* name : {"negotiated", "allreduce.plain", "on the wire", "later"})
+    CHECK(bytes.find(name) != std::string::npos);
+}
+
 TEST_CASE("a span that is open at the end of a timeline is drawn up to there", "[timeline]") {
   Labels labels;
   const auto layout = timeline::tracks_layout(&labels, {0, "rank 0", 1000, 17, 0, 0});

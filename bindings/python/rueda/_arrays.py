@@ -1,6 +1,6 @@
 """The adapter for numpy.ndarray, and the short way of a blocking operation that came before."""
 
-from rueda import _replay
+from rueda import _ranges, _replay
 from rueda._collectives import Collectives
 from rueda._dtypes import CODES
 from rueda._forms import Form
@@ -106,7 +106,9 @@ def run_again(kind, name, array, out, *rest):
     ``out``: as in `Collectives`. ``rest``: the fields of `Operation` that it gives for this kind, in
     its order.
     """
-    if _replay.entered or type(array) is not np.ndarray or (name is not None and type(name) is not str):
+    if _replay.entered or _ranges.is_on() or type(array) is not np.ndarray:
+        return None
+    if name is not None and type(name) is not str:
         return None
     request = runtime.take((kind, name, array.dtype, array.shape, *rest))
     if request is None:
@@ -127,7 +129,9 @@ def run_again(kind, name, array, out, *rest):
 
 def receive_again(kind, name, array, *rest):
     """The same of an operation whose result is the library's memory."""
-    if _replay.entered or type(array) is not np.ndarray or (name is not None and type(name) is not str):
+    if _replay.entered or _ranges.is_on() or type(array) is not np.ndarray:
+        return None
+    if name is not None and type(name) is not str:
         return None
     form = runtime.take((kind, name, array.dtype, array.shape, *rest))
     if form is None:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import threading
 
+from rueda import _ranges
 from rueda._runtime import runtime
 
 entered = 0  # regions that threads are in now: whether it is worth a look
@@ -132,13 +133,10 @@ def once(kind, call, target=None, handles=False):
 
 
 def replayed(method):
-    """Makes a method of `Collectives` one of those."""
+    """Makes a method of `Collectives` one of those, which profilers see."""
     names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
 
-    @functools.wraps(method)
-    def call(self, *args, **kwargs):
-        if not entered or not regions():
-            return method(self, *args, **kwargs)
+    def replay(self, *args, **kwargs):
         given = {**dict(zip(names, args)), **kwargs}
         target = given.get("out")
         if method.__name__ == "recv":
@@ -147,6 +145,16 @@ def replayed(method):
             target = given["tensors"] = tuple(given["tensors"])
         call = functools.partial(method, self, **given)
         return once(method.__name__, call, target, not self.waits)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        replays = entered and regions()
+        if _ranges.is_on():
+            run = replay if replays else method
+            return _ranges.call(method.__name__, run, self, *args, **kwargs)
+        if not replays:
+            return method(self, *args, **kwargs)
+        return replay(self, *args, **kwargs)
 
     return call
 

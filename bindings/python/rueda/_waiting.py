@@ -2,7 +2,7 @@
 
 import functools
 
-from rueda import _ffi, _replay
+from rueda import _ffi, _ranges, _replay
 from rueda._runtime import Operation, runtime
 from rueda.common.process_sets import global_process_set, id_for_operation
 
@@ -23,6 +23,9 @@ def synchronize(handle, timeout=None):
     timeout : float, optional
         Seconds after which to raise `DeadlineExceeded`. The operation goes on; synchronise again.
     """
+    if _ranges.is_on():
+        with _ranges.around("rueda:synchronize", ()):
+            return runtime.synchronize(handle, timeout)
     return runtime.synchronize(handle, timeout)
 
 
@@ -53,7 +56,10 @@ def barrier(process_set=global_process_set):
     operation = Operation(_ffi.BARRIER, process_set=id_for_operation(process_set))
     run = functools.partial(runtime.complete, "barrier", None, [operation], None, lambda requests: None)
     if _replay.entered:
-        _replay.once("barrier", run)
+        run = functools.partial(_replay.once, "barrier", run)
+    if _ranges.is_on():
+        with _ranges.around("rueda:barrier", ()):
+            run()
     else:
         run()
 

@@ -10,7 +10,10 @@ What is in a file and how to look at it: docs/timeline.md.
 """
 
 import contextlib
+import gzip
 import json
+import os
+import zlib
 
 from rueda import _marks
 from rueda._runtime import runtime
@@ -29,7 +32,8 @@ def start_timeline(file_path, mark_cycles=False):
     Parameters
     ----------
     file_path : str or os.PathLike
-        Emptied if it exists.
+        Emptied if it exists. What ends in ``.pftrace`` or ``.perfetto-trace``, and ``.gz`` behind that if
+        it shall be compressed, is a trace of Perfetto's, in tracks; everything else is JSON.
     mark_cycles : bool
         Marks the rounds in which something begins with ``CYCLE_START``.
 
@@ -76,10 +80,19 @@ def merge(paths, into):
     Parameters
     ----------
     paths : iterable of str or os.PathLike
-        Files of one job; each a JSON array, else ValueError names it.
+        Files of one job, of one form: JSON arrays, or Perfetto's packets; else ValueError names the file.
     into : str or os.PathLike
-        Must be none of them.
+        Must be none of them, and of their form; compressed if it ends in ``.gz``.
     """
+    paths, into = [os.fspath(path) for path in paths], os.fspath(into)
+    forms = {_is_perfetto(path) for path in [*paths, into]}
+    if len(forms) > 1:
+        raise ValueError("timelines of one form can be merged: all JSON, or all .pftrace or .perfetto-trace")
+    if forms == {True}:
+        parts = [_packets(path) for path in paths]
+        with _opener(into)(into, "wb") as file:
+            file.writelines(parts)
+        return
     events = []
     for path in paths:
         with open(path, encoding="utf-8") as file:
@@ -92,3 +105,34 @@ def merge(paths, into):
         events += part
     with open(into, "w", encoding="utf-8") as file:
         file.write("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")
+
+
+def _is_perfetto(path):
+    return path.removesuffix(".gz").endswith((".pftrace", ".perfetto-trace"))
+
+
+def _opener(path):
+    return gzip.open if path.endswith(".gz") else open
+
+
+def _packets(path):
+    """The bytes of a file of Perfetto's packets."""
+    with _opener(path)(path, "rb") as file:
+        try:
+            data = file.read()
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} is no timeline: {error}") from error
+    at = 0
+    while at < len(data):
+        length, shift, begin = 0, 0, at
+        at += 1
+        while at < len(data) and shift < 64:
+            length |= (data[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 0x80:
+                break
+        at += length
+        if data[begin] != 0x0A or shift == 0 or at > len(data):
+            raise ValueError(f"{path} is no timeline: no packet begins at byte {begin}, or it is cut off")
+    return data

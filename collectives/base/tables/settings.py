@@ -181,14 +181,19 @@ SETTINGS = (
         "host's memory or the process's cgroup limit",
         unit="bytes", allowed=NOT_NEGATIVE),
     Setting("RUEDA_TIMELINE", "timeline", "", _TELLS,
-        "file of the timeline (Chrome JSON); with {rank} in its name every rank writes one, else "
-        "rank 0. DYNAMIC: none until start_timeline",
+        "file of the timeline (Chrome JSON; for a name that ends in .pftrace or .perfetto-trace, "
+        "and .gz behind it if it shall be compressed, Perfetto's packets); with {rank} in its name "
+        "every rank writes one, else rank 0. DYNAMIC: none until start_timeline",
         horovod="HOROVOD_TIMELINE", differs="it needs no variable here"),
     Setting("RUEDA_TIMELINE_MARK_CYCLES", "timeline_mark_cycles", False, _TELLS,
         "1: the timeline marks the rounds in which something begins",
         horovod="HOROVOD_TIMELINE_MARK_CYCLES", differs="there is no cycle time"),
     Setting("RUEDA_TIMELINE_ALL_RANKS", "timeline_all_ranks", False, _TELLS,
         '1: every rank writes a timeline, on one clock, "rank<N>" in its name'),
+    Setting("RUEDA_TIMELINE_SECONDS", "timeline_seconds", 0.0, _TELLS,
+        "the timeline keeps what ended in its last seconds, so many, and at most as much again "
+        "while it is written; 0: everything",
+        unit="seconds", allowed=NOT_NEGATIVE),
     Setting("RUEDA_SUMMARY", "summary", False, _TELLS,
         "1: ranks count what the launcher's --summary prints"),
     Setting("RUEDA_METRICS", "metrics", "", _TELLS,
@@ -275,6 +280,7 @@ FLAGS = (
         before=("--timeline",), dest="timeline_filename", key="timeline.filename"),
     Flag(("--timeline-all-ranks",), "RUEDA_TIMELINE_ALL_RANKS", SWITCH,
         "{}=1: one file of all ranks, on one clock", on_off=("1", None)),
+    Flag(("--timeline-seconds",), "RUEDA_TIMELINE_SECONDS"),
     Flag(("--timeline-mark-cycles",), "RUEDA_TIMELINE_MARK_CYCLES", SWITCH,
         off=("--no-timeline-mark-cycles",),
         dest="timeline_mark_cycles", key="timeline.mark_cycles"),

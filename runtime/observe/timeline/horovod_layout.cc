@@ -39,6 +39,9 @@ class HorovodLayout final : public Layout {
          R"("start_time_since_epoch_in_micros":{}}})",
          json_quoted(origin_.name), origin_.epoch_micros);
     line(out, R"("name":"process_sort_index","ph":"M","pid":0,"args":{{"sort_index":0}})");
+    std::map<int, std::string> names;  // of rows in an earlier file
+    for (const auto& [name, tensor] : tensors_) names[tensor.pid] = name;
+    for (const auto& [pid, name] : names) describe(pid, name, out);
   }
 
   void add(const Event& event, std::string* out) override {
@@ -86,16 +89,19 @@ class HorovodLayout final : public Layout {
     line(out, R"("ph":"E","pid":{},"tid":0,"ts":{})", pid, micros(time));
   }
 
+  static void describe(int pid, const std::string& name, std::string* out) {
+    line(out, R"("name":"process_name","ph":"M","pid":{},"args":{{"name":{}}})", pid,
+         json_quoted(name));
+    line(out, R"("name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}})", pid);
+  }
+
   Tensor& tensor_of(LabelId id, std::string* out) {
     const std::string name = labels_->get(id).name;
     const auto [it, is_new] = tensors_.try_emplace(name);
     if (is_new) {
       it->second.pid = static_cast<int>(tensors_.size());
       const int pid = it->second.pid;
-      line(out, R"("name":"process_name","ph":"M","pid":{},"args":{{"name":{}}})", pid,
-           json_quoted(name));
-      line(out, R"("name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}})",
-           pid);
+      describe(pid, name, out);
     }
     return it->second;
   }

@@ -1,35 +1,14 @@
 #include "runtime/observe/timeline/json_array_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
-#include "collectives/base/create_file.h"
-#include "collectives/base/file_status.h"
 #include "collectives/base/utf8.h"
-#include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::timeline {
-namespace {
 
-// Errors are those of errno.
-bool write_all(int fd, std::string_view bytes, size_t at) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += static_cast<size_t>(n);
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
-}
-
-}  // namespace
-
-std::string json_quoted(const std::string& text) {
+std::string json_quoted(std::string_view text) {
   std::string result = "\"";
   for (const char c : clean_text(text, std::string::npos)) {
     const auto byte = static_cast<unsigned char>(c);
@@ -46,14 +25,9 @@ std::string json_quoted(const std::string& text) {
 }
 
 Result<JsonArrayFile> JsonArrayFile::create(const std::string& path) {
-  JsonArrayFile file;
-  file.path_ = path;
-  RUEDA_ASSIGN_OR_RETURN(UniqueFd fd,
-                         create_file(path, "cannot write the timeline '" + path + "'"));
-  const std::string nothing = std::string("[") + std::string(kTimelineEnd);
-  if (!write_all(fd.get(), nothing, 0))
-    return file_status("cannot write the timeline '" + path + "'", path, nothing.size(), errno);
-  file.fd_ = host::GuardedFd(std::move(fd));
+  RUEDA_ASSIGN_OR_RETURN(WrittenFile made, WrittenFile::create(path));
+  JsonArrayFile file(std::move(made));
+  RUEDA_RETURN_IF_ERROR(file.file_.write(std::string("[") + std::string(kTimelineEnd), 0));
   file.end_ = 1;
   return file;
 }
@@ -62,17 +36,24 @@ Status JsonArrayFile::append(std::string_view events) {
   if (events.empty()) return {};
   scratch_ = empty_ ? "\n" : ",\n";
   scratch_ += events;
-  const size_t end = end_ + scratch_.size();
+  const uint64_t end = end_ + scratch_.size();
   scratch_ += kTimelineEnd;
-  if (!write_all(fd_.get(), scratch_, end_)) {
-    const int why = errno;
-    (void)::ftruncate(fd_.get(), static_cast<off_t>(end_));
-    (void)write_all(fd_.get(), kTimelineEnd, end_);
-    return file_status("cannot write the timeline '" + path_ + "'", path_, scratch_.size(), why);
+  const Status written = file_.write(scratch_, end_);
+  if (!written.ok()) {
+    file_.end_with(kTimelineEnd, end_);
+    return written;
   }
   end_ = end;
   empty_ = false;
   return {};
+}
+
+Result<uint64_t> JsonArrayFile::keep_from(uint64_t boundary, std::string_view head) {
+  // What is kept begins with the comma that separates it from what came before.
+  const std::string begin = "[\n" + std::string(head);
+  RUEDA_RETURN_IF_ERROR(file_.rewrite(begin, boundary, end_, kTimelineEnd));
+  end_ = begin.size() + end_ - boundary;
+  return begin.size();
 }
 
 }  // namespace rueda::timeline

@@ -1,4 +1,4 @@
-// Layout: events as the lines of a timeline file.
+// Layout: events as what a timeline file holds (lines, packets: timeline_file.h).
 //
 //   horovod_layout   Horovod's dialect: a "process" for each tensor, phases as pairs of B and E,
 //                    times since the start. Rank 0's view, for the tools that know it.
@@ -14,6 +14,7 @@
 
 #include "runtime/observe/timeline/event.h"
 #include "runtime/observe/timeline/labels.h"
+#include "runtime/observe/timeline/timeline_file.h"
 
 namespace rueda::timeline {
 
@@ -30,17 +31,21 @@ struct Origin {
 class Layout {
  public:
   virtual ~Layout() = default;
-  // Each appends lines separated by ",\n", with one in front unless *out is empty.
+  // Each appends whole lines, separated by ",\n", with one in front unless *out is empty; or whole
+  // packets. What a file begins with: who this is, and all that later events refer to. Another file
+  // may begin at any time, to which the events go from then on.
   virtual void open(std::string* out) = 0;
   virtual void add(const Event& event, std::string* out) = 0;
   // The file ends now: what has begun and not ended.
   virtual void close(Nanos /*now*/, std::string* /*out*/) {}
   // So many events were dropped before now.
   virtual void lost(uint64_t count, Nanos now, std::string* out) = 0;
+  // All that was added is in *out then.
+  virtual void flush(std::string* /*out*/) {}
 };
 
 // labels: borrowed.
 std::unique_ptr<Layout> horovod_layout(const Labels* labels, Origin origin);
-std::unique_ptr<Layout> tracks_layout(const Labels* labels, Origin origin);
+std::unique_ptr<Layout> tracks_layout(const Labels* labels, Origin origin, Form form = Form::kJson);
 
 }  // namespace rueda::timeline

@@ -1,5 +1,6 @@
 #include "runtime/observe/timeline/recorder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/engine/process_set.h"
@@ -9,6 +10,8 @@ namespace rueda::timeline {
 namespace {
 
 constexpr uint64_t kRing = 1 << 16;  // events: 10 MB, several thousand tensors in a period
+
+constexpr double kMostSeconds = 1e9;  // what is more is for ever, too
 
 LabelId label_of(Labels* labels, const wire::Request& request, uint32_t set) {
   return labels->of_tensor(request.name, request.dtype, request.shape, set);
@@ -37,7 +40,7 @@ Recorder::Recorder(Origin origin, bool summary)
 
 Recorder::~Recorder() { stop(); }
 
-Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles) {
+Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles, double seconds) {
   const std::lock_guard lock(control_);
   const auto file = timeline_file(path, all_ranks, origin_.rank);
   const std::string wanted = file ? file->path : "";
@@ -50,19 +53,25 @@ Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles
   path_.clear();
   update();
   if (!file) return {};
-  RUEDA_ASSIGN_OR_RETURN(JsonArrayFile opened, JsonArrayFile::create(file->path));
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<EventFile> opened, create_event_file(*file));
   if (owned_ring_ == nullptr) owned_ring_ = std::make_unique<EventRing>(kRing);
   Origin origin = origin_;
   origin.start = stage_clock();
   origin.epoch_micros = std::chrono::duration_cast<std::chrono::microseconds>(
                             std::chrono::system_clock::now().time_since_epoch())
                             .count();
-  auto layout =
-      file->all_ranks ? tracks_layout(&labels_, origin) : horovod_layout(&labels_, origin);
-  writer_ = std::make_unique<Writer>(owned_ring_.get(), std::move(layout), std::move(opened));
+  auto layout = file->in_tracks() ? tracks_layout(&labels_, origin, file->form)
+                                  : horovod_layout(&labels_, origin);
+  const auto kept = static_cast<Nanos>(std::min(seconds, kMostSeconds) * 1e9);
+  writer_ = std::make_unique<Writer>(owned_ring_.get(), std::move(layout), std::move(opened), kept);
+  if (!writer_->begun().ok()) {
+    const Status failed = writer_->begun();
+    writer_.reset();
+    return failed;
+  }
   path_ = wanted;
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
-  arrivals_.store(!file->all_ranks, std::memory_order_relaxed);
+  arrivals_.store(!file->in_tracks(), std::memory_order_relaxed);
   ring_.store(owned_ring_.get(), std::memory_order_release);
   writing_.store(true, std::memory_order_relaxed);
   update();

@@ -37,8 +37,9 @@ class Recorder {
   ~Recorder();
 
   // Writes from here on; another file that is open is ended first, the same one goes on. path: as
-  // RUEDA_TIMELINE. The error names the file; then nothing is written.
-  Status start(const std::string& path, bool all_ranks, bool mark_cycles);
+  // RUEDA_TIMELINE; seconds: as RUEDA_TIMELINE_SECONDS. The error names the file; then nothing is
+  // written.
+  Status start(const std::string& path, bool all_ranks, bool mark_cycles, double seconds = 0);
   // The file is complete when it returns. Nothing happens if none is open.
   void stop();
 

@@ -1,5 +1,5 @@
-// A rank is a process, a stage a track. Slices of one track that overlap lie in several rows of it,
-// since a viewer draws one row without overlap.
+// What is shown in which track. A rank is a process, a stage a track. Slices of one track that
+// overlap lie in several rows of it, since a viewer draws one row without overlap.
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -8,42 +8,23 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "runtime/observe/timeline/json_array_file.h"
-#include "runtime/observe/timeline/json_line.h"
 #include "runtime/observe/timeline/layout.h"
+#include "runtime/observe/timeline/tracks.h"
 
 namespace rueda::timeline {
 namespace {
 
-enum Track : size_t {
-  kBackward,
-  kSubmitted,
-  kNegotiated,
-  kQueued,
-  kPacked,
-  kWire,
-  kUnpacked,
-  kStep,
-  kMarks,
-  kChannels
-};
-constexpr const char* kTrackNames[kChannels] = {"backward", "submitted",      "negotiated",
-                                                "queued",   "packed",         "on the wire",
-                                                "unpacked", "optimizer step", "marks"};
-constexpr size_t kRows = 64;  // of a track; what does not fit any more shares the last one
-
 class TracksLayout final : public Layout {
  public:
-  TracksLayout(const Labels* labels, Origin origin) : labels_(labels), origin_(std::move(origin)) {}
+  TracksLayout(const Labels* labels, Origin origin, std::unique_ptr<TrackWriter> writer)
+      : labels_(labels), origin_(std::move(origin)), writer_(std::move(writer)) {}
 
   void open(std::string* out) override {
-    line(out,
-         R"("name":"process_name","ph":"M","pid":{},"args":{{"name":{},)"
-         R"("start_time_since_epoch_in_micros":{},"clock_offset_ns":{},"clock_error_ns":{}}})",
-         origin_.rank, json_quoted(origin_.name), origin_.epoch_micros, origin_.clock_offset,
-         origin_.clock_error);
-    line(out, R"("name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}})",
-         origin_.rank);
+    writer_->open(out);
+    for (size_t track = 0; track < kTrackNames.size(); ++track) {
+      for (size_t number = 0; number < busy_until_[track].size(); ++number)
+        writer_->row({static_cast<Track>(track), number}, out);
+    }
   }
 
   void add(const Event& event, std::string* out) override {
@@ -62,10 +43,8 @@ class TracksLayout final : public Layout {
         if (event.time >= origin_.start) add_mark(event, out);
         break;
       case Event::What::kCycle:
-        if (event.time >= origin_.start) {
-          line(out, R"("name":"CYCLE_START","ph":"i","pid":{},"tid":0,"ts":{},"s":"p")",
-               origin_.rank, micros(event.time));
-        }
+        if (event.time >= origin_.start)
+          writer_->instant(std::nullopt, "CYCLE_START", event.time, out);
         break;
       case Event::What::kArrival: break;  // each rank shows its own
     }
@@ -74,149 +53,154 @@ class TracksLayout final : public Layout {
   void close(Nanos now, std::string* out) override {
     for (const auto& [label, begun] : begun_) {
       const std::string name = labels_->get(label).name;
-      for (const Nanos since : begun) slice(track_of(name), name, since, now, R"("open":1)", out);
+      for (const Nanos since : begun) {
+        Interval span = slice(track_of(name), name, since, now, out);
+        span.open = true;
+        writer_->slice(span, out);
+      }
     }
     begun_.clear();
   }
 
   void lost(uint64_t count, Nanos now, std::string* out) override {
-    line(out, R"("name":"{} events were lost","ph":"i","pid":{},"tid":0,"ts":{},"s":"p")", count,
-         origin_.rank, micros(now));
+    writer_->instant(std::nullopt, fmt::format("{} events were lost", count), now, out);
   }
+
+  void flush(std::string* out) override { writer_->flush(out); }
 
  private:
-  static std::string decimal(Nanos time) {
-    return fmt::format("{}.{:03}", time / 1000, time % 1000);
-  }
-  std::string micros(Nanos time) const {
-    return decimal(std::max<Nanos>(0, time + origin_.clock_offset));
-  }
-
-  // The number of a row of the track that is free from `begin` on.
-  size_t row_for(Track track, Nanos begin, Nanos end, std::string* out) {
-    std::vector<Nanos>& busy = busy_until_[track];
-    size_t row = 0;
-    while (row < busy.size() && busy[row] > begin) ++row;
-    if (row == kRows) --row;
-    const size_t tid = track * kRows + row + 1;
-    if (row == busy.size()) {
+  // A row of the track that is free from `begin` on.
+  Row row_for(Track track, Nanos begin, Nanos end, std::string* out) {
+    std::vector<Nanos>& busy = busy_until_[static_cast<size_t>(track)];
+    size_t number = 0;
+    while (number < busy.size() && busy[number] > begin) ++number;
+    if (number == kMostRows) --number;
+    if (number == busy.size()) {
       busy.push_back(0);
-      const std::string name =
-          row == 0 ? kTrackNames[track] : fmt::format("{} {}", kTrackNames[track], row + 1);
-      line(out, R"("name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}})",
-           origin_.rank, tid, name);
-      line(out,
-           R"("name":"thread_sort_index","ph":"M","pid":{0},"tid":{1},"args":{{"sort_index":{1}}})",
-           origin_.rank, tid);
+      writer_->row({track, number}, out);
     }
-    busy[row] = std::max(busy[row], end);
-    return tid;
+    busy[number] = std::max(busy[number], end);
+    return {track, number};
   }
 
-  // args: without braces. The row.
-  size_t slice(Track track, const std::string& name, Nanos begin, Nanos end,
-               const std::string& args, std::string* out) {
-    end = std::max(begin, end);
-    const size_t tid = row_for(track, begin, end, out);
-    line(out, R"("name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}})",
-         json_quoted(name), kTrackNames[track], origin_.rank, tid, micros(begin),
-         decimal(end - begin), args);
-    return tid;
+  // In a row; name: borrowed.
+  Interval slice(Track track, std::string_view name, Nanos begin, Nanos end, std::string* out) {
+    Interval result;
+    result.begin = begin;
+    result.end = std::max(begin, end);
+    result.row = row_for(track, begin, result.end, out);
+    result.name = name;
+    return result;
   }
 
-  void arrow(const char* phase, int64_t id, size_t tid, Nanos time, std::string* out) {
-    line(out, R"("name":"tensor","cat":"flow","ph":"{}"{},"id":{},"pid":{},"tid":{},"ts":{})",
-         phase, *phase == 'f' ? R"(,"bp":"e")" : "", id, origin_.rank, tid, micros(time));
+  // Since when this rank has known of a tensor of the batch; 0: since before the start.
+  Nanos known_since(const Event& event) const {
+    if (is_submission_known(event)) return event.member.submitted;
+    return event.member.taken >= origin_.start ? event.member.taken : 0;
   }
-
-  static std::string number(const BatchNumber& batch) {
-    const std::string set = batch.set == 0 ? "" : fmt::format("s{}.", batch.set);
-    if (batch.generation == 0) return fmt::format("{}n{}", set, batch.number);
-    return fmt::format("{}p{}.{}", set, batch.generation, batch.number);
+  bool is_submission_known(const Event& event) const {
+    return event.member.submitted >= origin_.start && event.member.submitted <= event.member.taken;
   }
 
   void add_batch(std::string* out) {
-    const std::string of_batch = fmt::format(R"("batch":"{}")", number(batch_.number));
+    // An arrow leads from each tensor's first slice to the batch's last.
+    const uint64_t first_arrow = (static_cast<uint64_t>(origin_.rank) << 32) + arrows_ + 1;
+    std::vector<uint64_t> arrows;
+    for (const Event& event : members_) {
+      if (known_since(event) != 0) arrows.push_back(first_arrow + arrows.size());
+    }
+    arrows_ += arrows.size();
+    add_stages(arrows, out);
+    uint64_t arrow = first_arrow;
+    for (const Event& event : members_) add_member(event, &arrow, out);
+    bytes_ += batch_.bytes;
+    writer_->bytes(bytes_, batch_.ended, out);
+  }
+
+  void add_stages(std::vector<uint64_t> arrows, std::string* out) {
     std::string name = labels_->get(members_.front().label).name;
     if (members_.size() > 1) name += fmt::format(" +{}", members_.size() - 1);
-    const std::string args =
-        fmt::format(R"("bytes":{},{},"tensors":{})", batch_.bytes, of_batch, members_.size());
     const StageTimes& s = batch_.stages;
+    struct Stage {
+      Track track;
+      StageTimes::Span span;
+    };
+    std::array<Stage, 3> stages = {
+        {{Track::kPacked, s.packed}, {Track::kWire, s.wire}, {Track::kUnpacked, s.unpacked}}};
+    const auto happened = [](const Stage& stage) { return stage.span.begin != 0; };
+    if (std::none_of(stages.begin(), stages.end(), happened))
+      stages[1].span = {batch_.begun, batch_.ended};  // nothing moved: a barrier
+    const auto last = std::find_if(stages.rbegin(), stages.rend(), happened);
+    const auto add = [&](Track track, Nanos begin, Nanos end, bool is_last) {
+      Interval stage = slice(track, name, begin, end, out);
+      stage.bytes = batch_.bytes;
+      stage.batch = batch_.number;
+      stage.tensors = members_.size();
+      if (is_last) stage.arrows_end = std::move(arrows);
+      writer_->slice(stage, out);
+    };
     // Small batches are packed before the ranks meet.
     const Nanos first = s.packed.begin != 0 ? s.packed.begin : s.wire.begin;
-    if (first != 0) slice(kQueued, name, batch_.begun, std::max(batch_.begun, first), args, out);
-    size_t last_row = 0;
-    Nanos last_time = 0;
-    const auto stage = [&](Track track, const StageTimes::Span& span) {
-      if (span.begin == 0) return;
-      last_row = slice(track, name, span.begin, span.end, args, out);
-      last_time = std::max(span.begin, span.end - 1);
-    };
-    stage(kPacked, s.packed);
-    stage(kWire, s.wire);
-    stage(kUnpacked, s.unpacked);
-    if (last_time == 0) stage(kWire, {batch_.begun, batch_.ended});  // nothing moved: a barrier
-
-    for (const Event& event : members_) {
-      const auto& m = event.member;
-      const std::string tensor = labels_->get(event.label).name;
-      const std::string more = fmt::format(R"("bytes":{},{})", m.bytes, of_batch);
-      const int64_t id = (static_cast<int64_t>(origin_.rank) << 32) + flows_++;
-      size_t from = 0;
-      Nanos since = 0;
-      if (m.submitted >= origin_.start && m.submitted <= m.taken) {
-        from = slice(kSubmitted, tensor, m.submitted, m.taken, more, out);
-        since = m.submitted;
-      }
-      if (m.taken >= origin_.start) {
-        const size_t row = slice(kNegotiated, tensor, m.taken, batch_.begun, more, out);
-        if (since == 0) {
-          from = row;
-          since = m.taken;
-        }
-      }
-      if (since == 0) continue;
-      arrow("s", id, from, since, out);
-      arrow("f", id, last_row, last_time, out);
+    if (first != 0) add(Track::kQueued, batch_.begun, std::max(batch_.begun, first), false);
+    for (const Stage& stage : stages) {
+      if (happened(stage)) add(stage.track, stage.span.begin, stage.span.end, &stage == &*last);
     }
   }
 
-  static Track track_of(const std::string& mark) {
-    return mark == kTrackNames[kBackward] ? kBackward : mark == kTrackNames[kStep] ? kStep : kMarks;
+  void add_member(const Event& event, uint64_t* arrow, std::string* out) {
+    const auto& m = event.member;
+    const std::string tensor = labels_->get(event.label).name;
+    bool is_first = true;
+    const auto add = [&](Track track, Nanos begin, Nanos end) {
+      Interval part = slice(track, tensor, begin, end, out);
+      part.bytes = m.bytes;
+      part.batch = batch_.number;
+      if (is_first) part.arrow = (*arrow)++;
+      is_first = false;
+      writer_->slice(part, out);
+    };
+    if (is_submission_known(event)) add(Track::kSubmitted, m.submitted, m.taken);
+    if (m.taken >= origin_.start) add(Track::kNegotiated, m.taken, batch_.begun);
+  }
+
+  static Track track_of(std::string_view mark) {
+    if (mark == name_of(Track::kBackward)) return Track::kBackward;
+    return mark == name_of(Track::kStep) ? Track::kStep : Track::kMarks;
   }
 
   void add_mark(const Event& event, std::string* out) {
     const std::string name = labels_->get(event.label).name;
     const Track track = track_of(name);
     if (event.mark == Mark::kInstant) {
-      const size_t tid = row_for(track, event.time, event.time, out);
-      line(out, R"("name":{},"cat":"{}","ph":"i","pid":{},"tid":{},"ts":{},"s":"t")",
-           json_quoted(name), kTrackNames[track], origin_.rank, tid, micros(event.time));
+      writer_->instant(row_for(track, event.time, event.time, out), name, event.time, out);
       return;
     }
     std::vector<Nanos>& begun = begun_[event.label];
     if (event.mark == Mark::kBegin) {
       begun.push_back(event.time);
     } else if (!begun.empty()) {
-      slice(track, name, begun.back(), event.time, "", out);
+      writer_->slice(slice(track, name, begun.back(), event.time, out), out);
       begun.pop_back();
     }
   }
 
   const Labels* labels_;
-  Origin origin_;
+  const Origin origin_;
+  const std::unique_ptr<TrackWriter> writer_;
   BatchRun batch_;
   uint32_t missing_ = 0;
   std::vector<Event> members_;
-  int64_t flows_ = 0;
-  std::array<std::vector<Nanos>, kChannels> busy_until_;   // by row
-  std::unordered_map<LabelId, std::vector<Nanos>> begun_;  // marks that have not ended
+  uint64_t arrows_ = 0;
+  int64_t bytes_ = 0;
+  std::array<std::vector<Nanos>, kTrackNames.size()> busy_until_;  // by row
+  std::unordered_map<LabelId, std::vector<Nanos>> begun_;          // marks that have not ended
 };
 
 }  // namespace
 
-std::unique_ptr<Layout> tracks_layout(const Labels* labels, Origin origin) {
-  return std::make_unique<TracksLayout>(labels, std::move(origin));
+std::unique_ptr<Layout> tracks_layout(const Labels* labels, Origin origin, Form form) {
+  auto writer = form == Form::kJson ? json_tracks(origin) : perfetto_tracks(origin);
+  return std::make_unique<TracksLayout>(labels, std::move(origin), std::move(writer));
 }
 
 }  // namespace rueda::timeline

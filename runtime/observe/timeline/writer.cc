@@ -12,10 +12,18 @@ constexpr size_t kPiece = 64 << 10;  // bytes per write
 
 }  // namespace
 
-Writer::Writer(EventRing* ring, std::unique_ptr<Layout> layout, JsonArrayFile file)
-    : ring_(ring), layout_(std::move(layout)), file_(std::move(file)) {
+Writer::Writer(EventRing* ring, std::unique_ptr<Layout> layout, std::unique_ptr<EventFile> file,
+               Nanos kept)
+    : ring_(ring), layout_(std::move(layout)), file_(std::move(file)), last_seconds_(kept) {
   layout_->open(&text_);
-  write_some(false);
+  layout_->flush(&text_);
+  failure_ = file_->append(text_);
+  text_.clear();
+  if (failure_.ok()) failure_ = file_->end();
+  begun_ = failure_;
+  failed_.store(!failure_.ok(), std::memory_order_relaxed);
+  if (!failure_.ok()) return;
+  if (const auto end = file_->boundary()) last_seconds_.note(stage_clock(), *end);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -25,7 +33,7 @@ Writer::~Writer() {
     stopping_ = true;
   }
   changed_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Writer::run() {
@@ -40,21 +48,42 @@ void Writer::run() {
 }
 
 void Writer::write_some(bool last) {
-  const auto flush = [this] {
-    if (failure_.ok()) {
-      failure_ = file_.append(text_);
-      if (!failure_.ok()) failed_.store(true, std::memory_order_relaxed);
-      if (!failure_.ok()) RUEDA_ERROR("timeline", "{}; it ends here", failure_.message());
-    }
-    text_.clear();
-  };
+  const Nanos now = stage_clock();
   for (Event event; ring_->pop(&event);) {
     layout_->add(event, &text_);
-    if (text_.size() >= kPiece) flush();
+    if (text_.size() >= kPiece) append();
   }
   if (const uint64_t lost = ring_->take_lost()) layout_->lost(lost, stage_clock(), &text_);
   if (last) layout_->close(stage_clock(), &text_);
-  flush();
+  append();
+  if (last && failure_.ok()) note(file_->end());
+  shorten(now, last);
+}
+
+void Writer::append() {
+  layout_->flush(&text_);
+  if (failure_.ok() && !text_.empty()) note(file_->append(text_));
+  text_.clear();
+}
+
+void Writer::shorten(Nanos now, bool last) {
+  if (!failure_.ok()) return;
+  if (const auto from = last_seconds_.cut(now, last)) {
+    layout_->open(&text_);
+    const auto to = file_->keep_from(*from, text_);
+    text_.clear();
+    note(to.status());
+    if (to.ok()) last_seconds_.moved(*from, to.value());
+  }
+  // What comes next was recorded after `now`, or a moment before.
+  if (const auto end = file_->boundary()) last_seconds_.note(now, *end);
+}
+
+void Writer::note(const Status& status) {
+  if (status.ok()) return;
+  failure_ = status;
+  failed_.store(true, std::memory_order_relaxed);
+  RUEDA_ERROR("timeline", "{}; it ends here", failure_.message());
 }
 
 }  // namespace rueda::timeline

@@ -72,7 +72,7 @@ HONOURED = {
     ),
     "HOROVOD_TIMELINE": (
         "RUEDA_TIMELINE",
-        "file of the timeline (Chrome JSON); with {rank} in its name every rank writes one, else rank 0. DYNAMIC: none until start_timeline; it needs no variable here",
+        "file of the timeline (Chrome JSON; for a name that ends in .pftrace or .perfetto-trace, and .gz behind it if it shall be compressed, Perfetto's packets); with {rank} in its name every rank writes one, else rank 0. DYNAMIC: none until start_timeline; it needs no variable here",
     ),
     "HOROVOD_TIMELINE_MARK_CYCLES": (
         "RUEDA_TIMELINE_MARK_CYCLES",

@@ -1,4 +1,7 @@
-"""The short way for a blocking operation that came before in the same form (`Runtime.take`)."""
+"""The short way for a blocking operation that came before in the same form (`Runtime.take`).
+
+Not while a profiler listens: it is told of the ordinary way.
+"""
 
 from torch import empty_like
 from torch.autograd import forward_ad
@@ -6,6 +9,7 @@ from torch.autograd import forward_ad
 from rueda import _replay
 from rueda._forms import Form
 from rueda._runtime import runtime
+from rueda.torch._ranges import is_on
 from rueda.torch._tensors import Tensors, increment_version, is_plain
 
 _take, _run, _run_alike = runtime.take, runtime.run, runtime.run_alike
@@ -18,7 +22,7 @@ def run_again(kind, name, tensor, out, *rest):
     ``out``: as in `Collectives`. ``rest``: the fields of `Operation` that it gives for this kind, in
     its order.
     """
-    if _replay.entered or (name is not None and type(name) is not str):
+    if _replay.entered or is_on() or (name is not None and type(name) is not str):
         return None
     if forward_ad._current_level >= 0 or not is_plain(tensor):
         return None
@@ -40,7 +44,7 @@ def run_again(kind, name, tensor, out, *rest):
 
 def receive_again(kind, name, tensor, *rest):
     """The same of an operation whose result is the library's memory."""
-    if _replay.entered or (name is not None and type(name) is not str):
+    if _replay.entered or is_on() or (name is not None and type(name) is not str):
         return None
     if forward_ad._current_level >= 0 or not is_plain(tensor):
         return None

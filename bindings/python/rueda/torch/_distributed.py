@@ -12,7 +12,7 @@ from rueda import _marks
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.elastic._points import points
-from rueda.torch import _async, _epochs, _guarded, _lent_memory, _owners
+from rueda.torch import _async, _epochs, _guarded, _lent_memory, _owners, _ranges
 from rueda.torch._compress_reducer import Reducer
 from rueda.torch._grad_scaler import asks_for_gradients
 from rueda.torch._gradient import Gradient, Group, Step, on_gradient_complete
@@ -27,8 +27,18 @@ from rueda.torch.replicas import check_replicas
 # within moments, unless a peer never submitted them.
 _SETTLE_SECONDS = 5
 
-_begin_mark = outside_graphs(_marks.begin_step)
-_end_mark = outside_graphs(_marks.end_step)
+
+
+@outside_graphs
+def _begin_mark():
+    _marks.begin_step()
+    return _ranges.enter("rueda:optimizer.step")
+
+
+@outside_graphs
+def _end_mark(shown):
+    _ranges.leave(shown)
+    _marks.end_step()
 
 
 def derived(optimizer, kind):
@@ -280,10 +290,14 @@ class _Distributed:
 
     @outside_graphs
     def _reduce_all(self):
-        if self._is_guarded:
-            points.repeat(self._reduce_once)
-        else:
-            self._reduce_once()
+        shown = _ranges.enter("rueda:optimizer.synchronize")
+        try:
+            if self._is_guarded:
+                points.repeat(self._reduce_once)
+            else:
+                self._reduce_once()
+        finally:
+            _ranges.leave(shown)
 
     def _reduce_once(self, vote=None):
         if self._lost:
@@ -365,11 +379,11 @@ class _Distributed:
                 self._reduce_all()
             if closure is not None and self._has_peers:
                 closure = functools.partial(self._evaluate, closure)
-        _begin_mark()
+        shown = _begin_mark()
         try:
             result = super().step(closure) if closure is not None else super().step()
         finally:
-            _end_mark()
+            _end_mark(shown)
         self._end_step()
         return result
 

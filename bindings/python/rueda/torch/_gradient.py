@@ -17,6 +17,7 @@ import torch
 from rueda import _marks
 from rueda.torch._lent_memory import window
 from rueda.torch._outside import outside_graphs
+from rueda.torch._ranges import around, is_on
 
 _TOO_OFTEN = (
     "Gradients were computed more than backward_passes_per_step times before call to "
@@ -157,11 +158,15 @@ class Gradient:
             and step.passes == 1
             and step.reduces
             and not _marks.on
+            and not is_on()
             and in_place.start(p)
         ):
             step.pending.append(in_place)  # first: what is pending is let go after an interrupt
             self.reduction = in_place
             step.synchronized = step.settled = False
+        elif is_on():
+            with around("rueda:gradient", (p.grad,)):
+                self._complete(p, step)
         else:
             self._complete(p, step)
 

@@ -4,11 +4,10 @@ The event of an operation has the shapes of what this rank puts in (of a receive
 long as the call. What goes on after its call has a second event, ``rueda:wait_all_reduce``, while this rank waits.
 """
 
-import contextlib
-
 import torch
 
-is_on = torch.autograd._profiler_enabled
+from rueda.torch._ranges import around
+from rueda.torch._ranges import is_on as is_on
 
 _NAMES = {
     "allreduce": "all_reduce",
@@ -25,15 +24,9 @@ _NAMES = {
 }
 
 
-@contextlib.contextmanager
 def event(name, tensors=(), prefix=""):
     """``tensors``: those whose shapes it has."""
-    title = f"rueda:{prefix}{_NAMES.get(name, name)}"
-    handle = torch.autograd._record_function_with_args_enter(title, *tensors)
-    try:
-        yield
-    finally:
-        torch.autograd._record_function_with_args_exit(handle)
+    return around(f"rueda:{prefix}{_NAMES.get(name, name)}", tensors)
 
 
 def first_of(keep):
