@@ -1,0 +1,187 @@
+"""rueda.loggers: what TensorBoard, Weights & Biases, MLflow, Keras, Lightning and OpenTelemetry get (docs/monitoring.md)."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import rueda as hvd
+from worlds import ranks
+
+import rueda.loggers
+
+NAMES = {
+    "rueda/step_seconds", "rueda/step_seconds_p95", "rueda/bytes_per_second", "rueda/operations_per_second",
+    "rueda/waiting_share", "rueda/late_ranks_share", "rueda/data_wait_share", "rueda/overlapped_share",
+    "rueda/planned_share", "rueda/world_size",
+}
+
+
+def steps(logger, count):
+    wrote = []
+    for _ in range(count):
+        hvd.allreduce(np.ones(1000, np.float32), name="gradient")
+        wrote.append(logger.step())
+    return wrote
+
+
+class Kept(rueda.loggers.ScalarLogger):
+    def __init__(self, every):
+        super().__init__(every)
+        self.kept = []
+
+    def write(self, values, step):
+        self.kept.append((step, values))
+
+
+def numbers(**more):
+    names = (*rueda.loggers._scalars._SUMS, "overlapped_share", "step_seconds_p95", "size")
+    return {**dict.fromkeys(names, 0), **more}
+
+
+def test_scalars_are_of_the_time_in_between():
+    before = numbers(seconds=10, steps=100, bytes=1000, batches=10, planned_batches=0, busy_seconds=2, overlapped_share=0.5)
+    now = numbers(seconds=20, steps=200, bytes=5000, batches=30, planned_batches=10, busy_seconds=4, overlapped_share=0.75,
+                  waiting_seconds=5, late_ranks_seconds=1, data_wait_seconds=2, size=4, step_seconds_p95=0.2)
+    found = rueda.loggers.scalars(now, before)
+    assert set(found) == NAMES
+    assert found == {
+        "rueda/step_seconds": 0.1, "rueda/step_seconds_p95": 0.2, "rueda/bytes_per_second": 400.0,
+        "rueda/operations_per_second": 0.0, "rueda/waiting_share": 0.5, "rueda/late_ranks_share": 0.1,
+        "rueda/data_wait_share": 0.2, "rueda/overlapped_share": 1.0, "rueda/planned_share": 0.5, "rueda/world_size": 4.0,
+    }
+    # Somebody has reset the stats in between.
+    assert rueda.loggers.scalars(before, now) == rueda.loggers.scalars(before)
+
+
+@ranks(2)
+def test_rank_0_writes_every_so_many_steps():
+    logger = Kept(every=10)
+    wrote = steps(logger, 35)
+    if hvd.rank() == 0:
+        assert [step for step, _ in logger.kept] == [10, 20, 30] and sum(wrote) == 3
+        for _, values in logger.kept[1:]:
+            assert set(values) == NAMES
+            assert values["rueda/step_seconds"] > 0 and values["rueda/world_size"] == 2
+    else:
+        assert logger.kept == [] and not any(wrote)
+
+
+@ranks(2)
+def test_tensorboard_reads_what_was_written():
+    import tempfile
+
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tempfile.TemporaryDirectory() as folder:
+        logger = rueda.loggers.TensorBoard(folder, every=5)
+        steps(logger, 20)
+        logger.close()
+        if hvd.rank() != 0:
+            return
+        events = reader.EventAccumulator(folder)
+        events.Reload()
+        written = set(events.Tags()["scalars"]) or set(events.Tags()["tensors"])
+        assert written == NAMES
+        read = events.Tensors("rueda/world_size") if not events.Tags()["scalars"] else events.Scalars("rueda/world_size")
+        assert [event.step for event in read] == [5, 10, 15, 20]
+
+
+@ranks(2)
+def test_a_writer_of_ones_own_is_taken():
+    kept = []
+    writer = types.SimpleNamespace(add_scalar=lambda name, value, step: kept.append((name, step)))
+    logger = rueda.loggers.TensorBoard(writer, every=2)
+    steps(logger, 4)
+    logger.close()
+    assert len(kept) == (20 if hvd.rank() == 0 else 0) or len(kept) == 19  # no step was timed before the first look
+
+
+@ranks(2)
+def test_weights_and_biases_and_mlflow():
+    logged = []
+    run = types.SimpleNamespace(log=lambda values, step: logged.append(("wandb", step, set(values))))
+    sys.modules["mlflow"] = types.SimpleNamespace(
+        log_metrics=lambda values, step, run_id=None: logged.append(("mlflow", step, run_id)))
+    try:
+        steps(rueda.loggers.WeightsAndBiases(run, every=3), 6)
+        steps(rueda.loggers.MLflow("run7", every=3), 3)
+    finally:
+        del sys.modules["mlflow"]
+    if hvd.rank() == 0:
+        assert [(who, step) for who, step, _ in logged] == [("wandb", 3), ("wandb", 6), ("mlflow", 3)]
+        assert logged[1][2] == NAMES and logged[2][2] == "run7"
+    else:
+        assert logged == []
+
+
+@pytest.mark.parametrize("module, use", [
+    ("wandb", lambda: rueda.loggers.WeightsAndBiases(every=1).write({}, 1)),
+    ("mlflow", lambda: rueda.loggers.MLflow(every=1).write({}, 1)),
+    ("tensorboard.summary", lambda: rueda.loggers.TensorBoard("x", every=1).write({}, 1)),
+    ("keras", lambda: rueda.loggers.keras_callback(None)),
+    ("opentelemetry.trace", lambda: rueda.loggers.OpenTelemetry()),
+])
+def test_what_is_not_installed_is_one_error(monkeypatch, module, use):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match="pip install"):
+        use()
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="1 or more, not 0"):
+        Kept(every=0)
+    with pytest.raises(ValueError, match="has not been initialized"):
+        Kept(every=1).step()
+
+
+def test_callbacks_call_the_logger(monkeypatch):
+    called = []
+    logger = types.SimpleNamespace(step=lambda step=None: called.append(step), close=lambda: called.append("closed"))
+    lightning = types.ModuleType("lightning.pytorch")
+    lightning.Callback = object
+    monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", lightning)
+    callback = rueda.loggers.lightning_callback(logger)
+    trainer = types.SimpleNamespace(global_step=7)
+    callback.on_train_batch_end(trainer, None, None, None, 0)
+    callback.on_train_end(trainer, None)
+    assert called == [7, "closed"]
+    keras = types.ModuleType("keras")
+    keras.callbacks = types.SimpleNamespace(Callback=object)
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    callback = rueda.loggers.keras_callback(logger)
+    callback.on_train_batch_end(3, {})
+    callback.on_train_end()
+    assert called == [7, "closed", None, "closed"]
+
+
+@ranks(2)
+def test_spans_of_a_job():
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    kept = memory.InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    with rueda.loggers.OpenTelemetry(every=10, tracer_provider=provider) as trace:
+        trace.init()  # again, which changes nothing
+        for _ in range(25):
+            with trace.step():
+                hvd.allreduce(np.ones(100, np.float32), name="gradient")
+    spans = kept.get_finished_spans()
+    assert [span.name for span in spans] == ["rueda.init", "rueda.step", "rueda.step", "rueda.step", "rueda.job"]
+    job = spans[-1]
+    assert job.attributes["rueda.rank"] == hvd.rank() and job.attributes["rueda.transport"] == "shm"
+    assert [span.attributes["rueda.step"] for span in spans[1:4]] == [1, 11, 21]
+    assert all(span.parent.span_id == job.context.span_id for span in spans[:-1])
+    assert spans[2].attributes["rueda.bytes"] == 400
+    kept.clear()
+    lost = hvd.RankLostError("rank 3 was lost")
+    lost.rank, lost.host, lost.cause = 3, "node", "killed"
+    with pytest.raises(hvd.RankLostError):
+        with rueda.loggers.OpenTelemetry(tracer_provider=provider):
+            raise lost
+    [job] = kept.get_finished_spans()
+    assert not job.status.is_ok and job.attributes["rueda.lost.rank"] == 3
+    assert job.events[0].attributes["rueda.lost.host"] == "node"
