@@ -269,7 +269,7 @@ TEST_CASE("files are written of every rank that was told of, missing ones are na
   hosts.observer.request_dump(false);
   hosts.later(std::chrono::milliseconds(10));
   REQUIRE(hosts.sent.size() == 2);
-  CHECK(hosts.sent[0].second.observe().whole());
+  CHECK(hosts.sent[0].second.observe().detail() == control::Observe::WHOLE);
   const uint64_t round = hosts.round();
   hosts.observer.take(0, view(round - 1, 0, true, 1));  // of an earlier round
   hosts.observer.take(0, view(round, 2, false, 1));     // another host's rank
