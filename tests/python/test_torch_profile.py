@@ -76,6 +76,22 @@ def test_steps_have_ranges():
 
 
 @ranks(2)
+def test_steps_of_sharded_and_asynchronous_optimizers_have_ranges():
+    for make in (
+        lambda plain: hvd.DistributedOptimizer(plain, shard="state"),
+        lambda plain: hvd.AsyncOptimizer(plain),
+    ):
+        model = torch.nn.Linear(4, 3)
+        optimizer = make(torch.optim.SGD(model.parameters(), lr=0.1))
+        with profile() as profiled:
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.ones(5, 4)).sum().backward()
+                optimizer.step()
+        assert seen(profiled).get("optimizer.step"), seen(profiled)
+
+
+@ranks(2)
 def test_an_operation_that_fails_ends_its_range():
     with profile() as profiled:
         try:

@@ -38,7 +38,7 @@ Status JsonArrayFile::append(std::string_view events) {
   scratch_ += events;
   const uint64_t end = end_ + scratch_.size();
   scratch_ += kTimelineEnd;
-  const Status written = file_.write(scratch_, end_);
+  Status written = file_.write(scratch_, end_);
   if (!written.ok()) {
     file_.end_with(kTimelineEnd, end_);
     return written;

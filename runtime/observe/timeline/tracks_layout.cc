@@ -136,7 +136,7 @@ class TracksLayout final : public Layout {
       stage.bytes = batch_.bytes;
       stage.batch = batch_.number;
       stage.tensors = members_.size();
-      if (is_last) stage.arrows_end = std::move(arrows);
+      if (is_last) stage.arrows_end.swap(arrows);
       writer_->slice(stage, out);
     };
     // Small batches are packed before the ranks meet.

@@ -178,11 +178,11 @@ class _AsyncOptimizer(Relaxed):
         for group, options in zip(groups, placed.options):
             group.update({key: value for key, value in options.items() if key not in self._changed_by_steps})
         before = self._options(copied=False)
-        _begin_mark()
+        shown = _begin_mark()
         try:
             super(_Distributed, self).step()
         finally:
-            _end_mark()
+            _end_mark(shown)
             for group, was, options in zip(groups, before, now):
                 self._changed_by_steps |= {key for key, value in was.items() if group[key] is not value}
                 group.update({key: value for key, value in options.items() if key not in self._changed_by_steps})

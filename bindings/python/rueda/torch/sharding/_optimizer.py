@@ -373,7 +373,7 @@ class Sharded:
                 self._reduce_all()
             if closure is not None:
                 closure = functools.partial(self._evaluate, closure)
-        _begin_mark()
+        shown = _begin_mark()
         try:
             with self._as_a_whole():
                 if self._hosts is not None and closure is None:
@@ -382,7 +382,7 @@ class Sharded:
                 self._gather()
             return result
         finally:
-            _end_mark()
+            _end_mark(shown)
 
     outside_graphs(_step, calls_too=False)
 
