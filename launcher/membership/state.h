@@ -107,6 +107,7 @@ struct MembershipDecider::State {
   bool fence_is_due() const;
   bool has_hope() const;
   void refuse_other_layouts(const std::string& layout);
+  std::vector<MemberId> kept_for_copies(const std::vector<MemberId>& stay) const;
   void begin_rest();
   void form(std::vector<MemberId> chosen, uint64_t target, bool fresh);
   bool within_limits(uint64_t target);
