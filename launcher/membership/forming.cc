@@ -180,8 +180,9 @@ void Decider::State::try_form() {
   if (within_limits(target)) form(std::move(stay), target, !has_holder);
 }
 
-// Of those that leave, who is in one epoch more: what it has for itself has no copy with anybody who
-// is left, or it has the only one that is left of another's that goes. `stay`: who does not leave.
+// Of those that leave, who is in one epoch more: what it has for itself has no copy with anybody
+// who is left, or it has the only one that is left of another's that goes.
+// `stay`: who does not leave.
 std::vector<MemberId> Decider::State::kept_for_copies(const std::vector<MemberId>& stay) const {
   std::set<MemberId> there(stay.begin(), stay.end());  // and those that leave, until they go
   std::vector<MemberId> leave;

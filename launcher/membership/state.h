@@ -128,6 +128,7 @@ struct MembershipDecider::State {
   }
   bool passed(Time from, Seconds wait) const { return now >= after(from, wait); }
   template <typename What>
+  // NOLINTNEXTLINE(readability-identifier-naming): what it is called is a keyword.
   void do_(What what) {
     actions.emplace_back(std::in_place_type<What>, std::move(what));
   }

@@ -29,8 +29,9 @@ void commit(Job* job, const Members& members, int64_t number) {
   for (const MemberId id : members) job->at_commit(id, number);
 }
 
-TEST_CASE("of two hosts that go together, one of which has the other's copy, one stays a commit longer",
-          "[membership]") {
+TEST_CASE(
+    "of two hosts that go together, one of which has the other's copy, one stays a commit longer",
+    "[membership]") {
   Job job = circle();
   job.discover({{"c", 1}, {"d", 1}});
   commit(&job, {0, 1, 2, 3}, 4);

@@ -57,7 +57,8 @@ class Job {
     s.version = version;
     s.settings = "cycle 1";
     s.process_sets = sets;
-    if (const auto copies = mirrors.find(member); copies != mirrors.end()) s.mirrors = copies->second;
+    if (const auto copies = mirrors.find(member); copies != mirrors.end())
+      s.mirrors = copies->second;
     on(MemberEnters{member, s});
   }
   void first(MemberId member) { enter(member, wire::EnterCause::kFirst); }
