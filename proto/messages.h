@@ -256,6 +256,8 @@ struct Standing {
   int64_t pid = 0;
   // Process sets that it is in or knows of, as members of the epoch before, ordered by id.
   std::vector<std::vector<uint64_t>> process_sets;
+  // Members that have a copy of what it has for itself alone; itself while nobody else has one.
+  std::vector<uint64_t> mirrors;
 
   bool operator==(const Standing&) const = default;
 };

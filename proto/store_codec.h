@@ -103,6 +103,7 @@ inline void write(Writer out, const Standing& m) {
     Writer(&inner).put(1, members);
     out.put_even_empty(10, inner);
   }
+  out.put(11, m.mirrors);
 }
 
 inline void read(Reader& in, Standing* m) {
@@ -130,6 +131,7 @@ inline void read(Reader& in, Standing* m) {
                             }
                           });
         break;
+      case 11: in.append(&m->mirrors, "mirrors", kMaxMembers); break;
       default: in.skip();
     }
   }

@@ -59,6 +59,8 @@ rueda::Result<rueda::wire::Standing> standing_of(const rueda_standing* given) {
   standing.commits = said.commits;
   if (said.layout != nullptr)
     standing.layout.assign(static_cast<const char*>(said.layout), said.layout_bytes);
+  if (said.mirrors != nullptr)
+    standing.mirrors.assign(said.mirrors, said.mirrors + said.mirror_count);
   return standing;
 }
 

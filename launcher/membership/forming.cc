@@ -117,6 +117,9 @@ void Decider::State::try_form() {
     }
   }
   const bool keeps_leaver = left_holds && (!has_holder || left_target > target);
+  std::vector<MemberId> kept = kept_for_copies(stay);
+  if (keeps_leaver && std::count(kept.begin(), kept.end(), last_holder->id) == 0)
+    kept.push_back(last_holder->id);
   refuse_other_layouts(layout);
   const size_t survivors = stay.size();
   const auto cap = static_cast<size_t>(seat_cap());
@@ -140,16 +143,18 @@ void Decider::State::try_form() {
                          " s, and --min-np is " + std::to_string(needed));
     if (!std::exchange(said_waiting, true)) do_(Say{waiting_text(stay.size(), needed, has_holder)});
     if (keeps_leaver || stay.empty()) return;
-  } else if (keeps_leaver) {
-    if (stay.size() >= cap && stay.size() > survivors) stay.pop_back();  // a newcomer waits for it
-    stay.insert(stay.begin(), last_holder->id);
-    target = left_target;
-    has_holder = true;
+  } else {
+    size_t come = stay.size() - survivors;
+    for (const MemberId id : kept) {
+      if (stay.size() >= cap && come > 0) stay.pop_back(), --come;  // a newcomer waits for it
+      stay.insert(stay.begin(), id);
+    }
+    if (keeps_leaver) target = left_target, has_holder = true;
   }
   // Whoever is not needed leaves, also while the others wait.
   for (const MemberId id : std::set<MemberId>(leaving)) {
     Member& member = members.at(id);
-    if (!member.standing || (keeps_leaver && last_holder == &member)) continue;
+    if (!member.standing || std::count(kept.begin(), kept.end(), id) != 0) continue;
     answer(member, wire::EpochAnswer::kRemoved, "its place is given up");
     member.stage = Stage::kGone;
     member.stopped = true;
@@ -173,6 +178,33 @@ void Decider::State::try_form() {
     return fail_job("no rank is left that holds the state of the job (commit " +
                     std::to_string(known_commits) + "), and none has loaded a checkpoint");
   if (within_limits(target)) form(std::move(stay), target, !has_holder);
+}
+
+// Of those that leave, who is in one epoch more: what it has for itself has no copy with anybody
+// who is left, or it has the only one that is left of another's that goes.
+// `stay`: who does not leave.
+std::vector<MemberId> Decider::State::kept_for_copies(const std::vector<MemberId>& stay) const {
+  std::set<MemberId> there(stay.begin(), stay.end());  // and those that leave, until they go
+  std::vector<MemberId> leave;
+  for (const MemberId id : ranks) {
+    const Member& member = members.at(id);
+    if (member.leaving && member.standing) leave.push_back(id), there.insert(id);
+  }
+  std::vector<MemberId> kept;
+  std::set<MemberId> needed;
+  for (const MemberId id : leave) {
+    const std::vector<uint64_t>& copies = members.at(id).standing->mirrors;
+    const bool goes = std::all_of(copies.begin(), copies.end(), [&](MemberId other) {
+      return other != id && there.count(other) != 0;
+    });
+    if (!goes || needed.count(id) != 0) {
+      kept.push_back(id);
+    } else {
+      there.erase(id);
+      needed.insert(copies.begin(), copies.end());
+    }
+  }
+  return kept;
 }
 
 // Their states could not be copied to; found out when somebody is there to compare with.

@@ -107,6 +107,7 @@ struct MembershipDecider::State {
   bool fence_is_due() const;
   bool has_hope() const;
   void refuse_other_layouts(const std::string& layout);
+  std::vector<MemberId> kept_for_copies(const std::vector<MemberId>& stay) const;
   void begin_rest();
   void form(std::vector<MemberId> chosen, uint64_t target, bool fresh);
   bool within_limits(uint64_t target);
@@ -127,6 +128,7 @@ struct MembershipDecider::State {
   }
   bool passed(Time from, Seconds wait) const { return now >= after(from, wait); }
   template <typename What>
+  // NOLINTNEXTLINE(readability-identifier-naming): what it is called is a keyword.
   void do_(What what) {
     actions.emplace_back(std::in_place_type<What>, std::move(what));
   }

@@ -145,9 +145,8 @@ TEST_CASE("allreduce gives every rank the same exact result", "[conformance]") {
                   must(drive(world, communicator,
                              allreduce(communicator, {Part{in.data(), out.data(), count}}, dtype,
                                        op, scaling.value())));
-                  const std::string error =
-                      expect(out, wanted_sum(dtype, op, size, count),
-                             cell_name("allreduce", dtype, op, count));
+                  const std::string error = expect(out, wanted_sum(dtype, op, size, count),
+                                                   cell_name("allreduce", dtype, op, count));
                   if (!error.empty()) return error;
                   if (rank == 0) note(kind, "allreduce");
                 }

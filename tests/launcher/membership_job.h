@@ -1,6 +1,7 @@
 // A job for tests of the decider: a clock that the test drives, members that do what is asked.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,8 @@ class Job {
     s.version = version;
     s.settings = "cycle 1";
     s.process_sets = sets;
+    if (const auto copies = mirrors.find(member); copies != mirrors.end())
+      s.mirrors = copies->second;
     on(MemberEnters{member, s});
   }
   void first(MemberId member) { enter(member, wire::EnterCause::kFirst); }
@@ -134,6 +137,7 @@ class Job {
   std::vector<Action> last, all;
   std::string version = "1.0";
   std::vector<std::vector<uint64_t>> sets;
+  std::map<MemberId, std::vector<uint64_t>> mirrors;  // that members say they have
 };
 
 inline Policy elastic(int np, int min_np = 1) {

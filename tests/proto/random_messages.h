@@ -209,6 +209,7 @@ inline void roll(Dice& dice, Standing* m) {
   m->pid = dice.number<int64_t>();
   m->process_sets.resize(dice.below(4));
   for (auto& members : m->process_sets) members = dice.numbers<uint64_t>();
+  m->mirrors = dice.numbers<uint64_t>();
 }
 
 inline void roll(Dice& dice, NewEpoch* m) {
@@ -361,6 +362,7 @@ inline void convert(const Standing& m, v1::Standing* p) {
   p->set_pid(m.pid);
   for (const auto& members : m.process_sets)
     fill(members, p->add_process_sets()->mutable_members());
+  fill(m.mirrors, p->mutable_mirrors());
 }
 
 inline void convert(const NewEpoch& m, v1::NewEpoch* p) {

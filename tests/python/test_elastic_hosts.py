@@ -1,6 +1,7 @@
 """Elastic jobs over several hosts, which are network namespaces: ranks and hosts that are lost and found, and every step counted."""
 
 import pathlib
+import re
 import sys
 import time
 
@@ -41,6 +42,70 @@ def test_a_rank_that_is_killed_on_another_host_is_replaced_there(lab, tmp_path):
     assert sizes(said, 0) == sizes(said, 1) == [3, 2, 3] and sizes(said, 3) == [3]
     assert {int(size) for size, *_ in story.values()} == {2, 3}
     assert f"rank 2 on {two} was lost: " in job.text
+
+
+def test_a_control_connection_that_breaks_is_the_loss_of_its_host_which_is_named_and_ends_its_ranks(lab, tmp_path):
+    one, two, _ = lab.hosts
+    folder = tmp_path / "said"
+    folder.mkdir()
+    options = ["-np", 2, "-H", f"{one}:1,{two}:1", "--min-np", 1, "--driver-timeout", 4]
+    job = train(folder, options, 60, 1)
+    wait_for_step(folder, 1, 5, job)
+    # This machine's address has nobody but the controller: what the ranks have among them goes on.
+    broken = namespaces.ip("netns", "exec", two, "ss", "-K", "-H", "-t", "dst", lab.address(98))
+    assert "ESTAB" in broken, broken
+    assert job.wait() == 0, job.text
+    assert re.search(rf"host {two} \(agent pid \d+\) is lost: its connection has ended", job.text), job.text
+    said = said_in(folder)
+    check(said, 60)
+    assert sizes(said, 0) == [2, 1] and sizes(said, 1) == [2]
+    assert wait_until_empty(lab)
+
+
+LEAVES = """
+import os
+import rueda.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+own = {"mine": torch.full((3,), float(os.environ["RUEDA_MEMBER"])), "at": 0}
+state = hvd.elastic.TorchState(model, optimizer, step=0, local=own)
+
+
+@hvd.elastic.run
+def train(state):
+    while hvd.size() > 1:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.at = state.step
+        state.commit()
+        print("step", state.step, "of", hvd.size(), flush=True)
+    for orphan in state.orphans:
+        print("orphan", orphan.member, *orphan.values["mine"].int().tolist(), orphan.values["at"], flush=True)
+
+
+train(state)
+"""
+
+
+def test_hosts_that_leave_together_leave_what_each_of_their_ranks_has_for_itself(lab, tmp_path):
+    hosts, script = tmp_path / "hosts", tmp_path / "train.py"
+    hosts.write_text("".join(f"{host}:1\n" for host in lab.hosts))
+    script.write_text(LEAVES)
+    options = ["-np", 3, "--min-np", 1, "--host-discovery-script", f"cat {hosts}"]
+    job = Job(*options, "--rsh-agent", "ip netns exec", sys.executable, script)
+    job.wait_for(r"step \d+ of 3")
+    pathlib.Path(f"{hosts}.new").write_text(f"{lab.hosts[2]}:1\n")
+    pathlib.Path(f"{hosts}.new").rename(hosts)
+    assert job.wait() == 0, job.text
+    found = {int(member): list(map(int, rest.split())) for member, rest in re.findall(r"orphan (\d) (.*)", job.text)}
+    # The mirror of 0 was 1, which left with it: one of them has made steps more, until 2 had all.
+    assert sorted(found) == [0, 1] and all(mine[:3] == [member] * 3 for member, mine in found.items()), job.text
+    assert found[0][3] != found[1][3], found
 
 
 def test_a_host_that_is_cut_off_is_left_behind_and_one_that_is_found_joins(lab, tmp_path):

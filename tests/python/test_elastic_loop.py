@@ -22,7 +22,7 @@ class Played:
             number=self.number, branch=self.branches.pop(0), elastic=self.elastic, provisional=False, target=0, announced=0
         )
 
-    def next_epoch(self, cause, has_state, commits, layout):
+    def next_epoch(self, cause, has_state, commits, layout, mirrors):
         self.log.append(("enter", cause, has_state))
         self._next()
 
@@ -165,7 +165,7 @@ def test_who_has_saved_without_a_commit_says_so_when_a_rank_is_lost(monkeypatch)
     standings, ends = [], [HorovodInternalError(), "done"]
     played = Played([], FRESH, RESTORE)
     enter = played.next_epoch
-    played.next_epoch = lambda cause, has_state, commits, layout: standings.append(commits) or enter(cause, has_state, commits, layout)
+    played.next_epoch = lambda cause, has_state, commits, *more, **rest: standings.append(commits) or enter(cause, has_state, commits, *more, **rest)
     for module in (_loop, _points, _state):
         monkeypatch.setattr(module, "runtime", played)
     monkeypatch.setattr(_loop._finished, "commits", None)

@@ -57,8 +57,8 @@ TEST_CASE("whoever waits for any hears of each end once, in the order of ends", 
         std::vector<Floats> in(4, Floats(3));
         std::vector<RequestPtr> requests = {nullptr};
         for (uint32_t tag = 0; tag < 4; ++tag)
-          requests.push_back(
-              start(r, message_in(group, K::kRecv, engine::GroupMessages::kAnybody, tag, &in[tag])));
+          requests.push_back(start(
+              r, message_in(group, K::kRecv, engine::GroupMessages::kAnybody, tag, &in[tag])));
         Floats a(5, 1);
         Floats b(5, 1);
         requests.push_back(start(r, call_of(group, K::kAllreduce, a, &a)));

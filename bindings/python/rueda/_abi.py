@@ -137,7 +137,8 @@ class Standing(ctypes.Structure):
 
     _fields_ = [
         ("struct_size", _size_t), ("cause", _int32), ("has_state", _int32), ("commits", _uint64),
-        ("layout", _void_p), ("layout_bytes", _size_t),
+        ("layout", _void_p), ("layout_bytes", _size_t), ("mirrors", _pointer(_uint64)),
+        ("mirror_count", _size_t),
     ]
 
 

@@ -188,7 +188,7 @@ class Runtime:
         """The `Epoch` that this process is in; None where no launcher decides epochs, or before init."""
         return self._epoch
 
-    def next_epoch(self, cause, has_state=False, commits=0, layout=b""):
+    def next_epoch(self, cause, has_state=False, commits=0, layout=b"", mirrors=()):
         """Leaves this epoch and enters the next one, as a `rueda_standing` says; waits until it is decided.
 
         Handles of the old epoch have ended, as after a shutdown. RemovedError, which is SystemExit with code 0,
@@ -205,8 +205,10 @@ class Runtime:
                 self._persistent = collections.OrderedDict()  # what is in use goes back to the other
             _marks.follow(None)
             digest = ctypes.create_string_buffer(layout, len(layout))
+            copies = (ctypes.c_uint64 * max(len(mirrors), 1))(*mirrors)
             standing = _ffi.Standing(
-                ctypes.sizeof(_ffi.Standing), cause, bool(has_state), commits, ctypes.addressof(digest), len(layout)
+                ctypes.sizeof(_ffi.Standing), cause, bool(has_state), commits, ctypes.addressof(digest), len(layout),
+                copies, len(mirrors),
             )
             pointer, error, code = ctypes.c_void_p(), _ffi.Error(), _ABORTED
             self._moving = previous

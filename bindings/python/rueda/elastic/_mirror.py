@@ -62,6 +62,19 @@ class Mirror:
         """(array, orphans), as of the last save that came back here."""
         return self._own.array, self._own.orphans
 
+    @property
+    def holders(self):
+        """Members that have what was saved, too; this one itself, if nobody else has."""
+        me = runtime.epoch.member
+        copies = [copy for copy in (self._own, *self._later) if copy.number]
+        return sorted({me if copy.mirror is None else copy.mirror for copy in copies})
+
+    @property
+    def is_whole(self):
+        """Whether ranks of this epoch have all copies: they have saved in it, or one rank is alone."""
+        members = list(runtime.epoch.members)
+        return len(members) == 1 or list(self._own.members) == members
+
     def keep(self, array, orphans):
         """A save without a mirror, of a rank that is with nobody, or not yet."""
         self._own.array, self._own.orphans = array, list(orphans)

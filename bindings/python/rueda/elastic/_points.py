@@ -144,7 +144,7 @@ def enter(cause, holds, state):
     ``holds``: the state is one that all ranks have agreed on.
     """
     commits = state.commits if holds else 0
-    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=commits, layout=_layout(state))
+    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=commits, layout=_layout(state), mirrors=state._mirrors())
 
 
 def _layout(state):

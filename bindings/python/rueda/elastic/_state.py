@@ -133,7 +133,7 @@ class State:
         if epoch is not None and epoch.elastic:
             # When the vote returns all ranks have saved.
             self._word = points.repeat(lambda vote: vote()) if self.is_guarded else runtime.commit_vote()
-            if serial_of(self._word) > serial_of(runtime.epoch.announced):
+            if serial_of(self._word) > serial_of(runtime.epoch.announced) and self._may_change():
                 raise HostsUpdatedInterrupt(changes_of(self._word) == HostUpdateResult.removed)
             if self._is_reset_due():
                 raise HostsUpdatedInterrupt(True)
@@ -201,6 +201,14 @@ class State:
     def verified(self):
         """Whether what was saved is whole, so that others may have it."""
         return True
+
+    def _may_change(self):
+        """Whether ranks may come and go where this state stands; the same on all ranks."""
+        return True
+
+    def _mirrors(self):
+        """Members that have a copy of what this rank has for itself alone: it does not leave in order together with them."""
+        return ()
 
     def reset(self):
         """The ranks have changed: for what depends on rank and size."""

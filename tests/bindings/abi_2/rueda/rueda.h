@@ -397,9 +397,13 @@ typedef struct rueda_standing {
   uint64_t commits;   /* the number of the newest commit that it holds */
   const void* layout; /* digest of names, shapes and dtypes of the state; may be NULL */
   size_t layout_bytes;
+  /* Members that have a copy of what this process has for itself alone, or itself while nobody else
+   * has one: it does not leave in order together with all of them. May be NULL */
+  const uint64_t* mirrors;
+  size_t mirror_count;
 } rueda_standing;
 /* clang-format off */
-#define RUEDA_STANDING_INIT {sizeof(rueda_standing), 1, 0, 0, NULL, 0}
+#define RUEDA_STANDING_INIT {sizeof(rueda_standing), 1, 0, 0, NULL, 0, NULL, 0}
 /* clang-format on */
 /* Leaves the epoch of `previous`, which is as after rueda_shutdown then, and enters the next one.
  * Everything that was started in the old one has ended when it is left. Blocks until the next is

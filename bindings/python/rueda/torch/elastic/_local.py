@@ -76,6 +76,16 @@ class Local:
         known = {id(each._part): each for each in self._state.orphans}
         self._state.orphans = [known.get(id(part)) or Orphan(part) for part in settled.orphans]
 
+    @property
+    def is_whole(self):
+        """Whether all copies are with ranks of this epoch: until then nobody leaves, and nobody comes."""
+        return not _has_peers() or self._mirror.is_whole
+
+    @property
+    def holders(self):
+        """Members that have what this rank had at its last save, too."""
+        return self._mirror.holders if _has_peers() else ()
+
     def _parts(self):
         return [each._part for each in self._state.orphans]
 

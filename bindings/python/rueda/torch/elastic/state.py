@@ -176,6 +176,12 @@ class TorchState(ObjectState):
         if self._local is not None:
             self._local.settle()
 
+    def _may_change(self):
+        return self._local is None or self._local.is_whole
+
+    def _mirrors(self):
+        return () if self._local is None else self._local.holders
+
     def committed(self):
         if self._keeper is None:
             return
