@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention/kernel_registry.h"
+#include "attention/saved.h"
 #include "bindings/c/context.h"
 
 using rueda::Result;
@@ -31,7 +32,8 @@ std::vector<int64_t> list(const int64_t* values, int64_t count) {
   return {values, values + count};
 }
 
-Status require(const void* pointer, const char* what) {
+template <typename Pointer>
+Status require(Pointer pointer, const char* what) {
   if (pointer != nullptr) return {};
   return rueda::invalid_argument(std::string("attention: ") + what + " is NULL");
 }
@@ -341,6 +343,37 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
 
 void rueda_attention_saved_release(rueda_attention_saved* saved) { delete saved; }
 
+int64_t rueda_attention_saved_size(const rueda_attention_plan* plan) {
+  return plan == nullptr ? -1 : attention::saved_bytes_of_entry(*plan->plan);
+}
+
+int32_t rueda_attention_saved_write(const rueda_attention_plan* plan,
+                                    const rueda_attention_saved* saved, void* bytes,
+                                    rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
+    RUEDA_RETURN_IF_ERROR(require(saved, "what the forward has kept"));
+    if (attention::saved_bytes_of_entry(*plan->plan) == 0) return {};
+    RUEDA_RETURN_IF_ERROR(require(bytes, "where the bytes go"));
+    attention::write_saved(*plan->plan, *saved->saved, out(bytes));
+    return {};
+  });
+}
+
+int32_t rueda_attention_saved_read(const rueda_attention_plan* plan, const void* bytes,
+                                   rueda_attention_saved** saved, rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plan, "the plan"));
+    RUEDA_RETURN_IF_ERROR(require(saved, "where it goes"));
+    if (attention::saved_bytes_of_entry(*plan->plan) > 0)
+      RUEDA_RETURN_IF_ERROR(require(bytes, "what was written"));
+    auto kept = std::make_unique<rueda_attention_saved>();
+    kept->saved = std::make_shared<attention::Saved>(attention::read_saved(*plan->plan, in(bytes)));
+    *saved = kept.release();
+    return {};
+  });
+}
+
 int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
     if (kernel == nullptr) return rueda::invalid_argument("no attention kernel (NULL)");
@@ -356,7 +389,7 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     added->kernel = {added->name.c_str(), given.priority,     nullptr,
                      given.dtypes,        own(given.forward), own(given.backward)};
     RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
-    (void)added.release();  // the registry's from now on
+    [[maybe_unused]] const AddedKernel* registrys = added.release();  // from now on
     return {};
   });
 }

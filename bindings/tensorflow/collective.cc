@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxDims = 254;  // TensorFlow's
 
-// Iterations of a loop that are under way at the same time have different names; so many names there are.
+// Iterations of a loop that are under way at the same time have different names: so many there are.
 constexpr int64_t kIterations = 128;
 
 // What a collective is without its tensors: the attributes of its node.

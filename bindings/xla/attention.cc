@@ -14,10 +14,15 @@
 namespace rueda::xla {
 namespace {
 
-// Buffers of a forward: q, k, v -> out, lse;
-// of a backward: dout, q, k, v, out, lse [, dlse] -> dq, dk, dv.
+// Buffers of a forward: q, k, v -> out, lse [, what it keeps];
+// of a backward: dout, q, k, v, out, lse, what its forward has kept [, dlse] -> dq, dk, dv.
 constexpr size_t kForward[] = {3, 2};
-constexpr size_t kBackward[] = {6, 3};
+constexpr size_t kBackward[] = {7, 3};
+
+struct Release {
+  void operator()(rueda_attention_saved* saved) const { rueda_attention_saved_release(saved); }
+};
+using Saved = std::unique_ptr<rueda_attention_saved, Release>;
 
 struct AttentionCall : Member {
   const rueda_attention_plan* plan = nullptr;  // lives as long as the program
@@ -27,6 +32,7 @@ struct AttentionCall : Member {
   bool is_backward = false;
   std::vector<void*> inputs;
   std::vector<void*> outputs;
+  Saved saved;  // of a forward that keeps it
 
   bool may_start(rueda_context* context) override { return is_local || Member::may_start(context); }
 
@@ -35,15 +41,30 @@ struct AttentionCall : Member {
     rueda_context* job = is_local ? nullptr : context;
     const auto& in = inputs;
     if (!is_backward) {
-      return rueda_attention_forward(job, plan, process_set, threads, in[0], in[1], in[2],
-                                     outputs[0], static_cast<float*>(outputs[1]), nullptr,
-                                     requests.data(), &error);
+      rueda_attention_saved* kept = nullptr;
+      const int32_t started = rueda_attention_forward(
+          job, plan, process_set, threads, in[0], in[1], in[2], outputs[0],
+          static_cast<float*>(outputs[1]), keeps() ? &kept : nullptr, requests.data(), &error);
+      saved.reset(kept);
+      return started;
     }
-    const auto* dlse = in.size() > kBackward[0] ? static_cast<const float*>(in[6]) : nullptr;
+    rueda_attention_saved* kept = nullptr;
+    if (const int32_t bad = rueda_attention_saved_read(plan, in[6], &kept, &error)) return bad;
+    const Saved given(kept);
+    const auto* dlse = in.size() > kBackward[0] ? static_cast<const float*>(in[7]) : nullptr;
     return rueda_attention_backward(job, plan, process_set, threads, in[0], dlse, in[1], in[2],
-                                    in[3], in[4], static_cast<const float*>(in[5]), nullptr,
+                                    in[3], in[4], static_cast<const float*>(in[5]), given.get(),
                                     outputs[0], outputs[1], outputs[2], requests.data(), &error);
   }
+
+  void complete() override {
+    if (code == RUEDA_OK && saved != nullptr)
+      code = rueda_attention_saved_write(plan, saved.get(), outputs[2], &error);
+    Member::complete();
+  }
+
+ private:
+  bool keeps() const { return outputs.size() > kForward[1]; }
 };
 
 std::vector<void*> rest_of(Buffers buffers) {
@@ -56,8 +77,9 @@ XLA_FFI_Error* attention(XLA_FFI_CallFrame* frame) {
   if (is_metadata_asked(frame)) return nullptr;
   const Attributes attributes(frame->attrs);
   auto call = std::make_unique<AttentionCall>();
-  call->joint = joint_of(frame, attributes);
-  call->joint->left = 1;
+  const auto joint = joint_of<FutureJoint>(frame, attributes);
+  call->joint = joint;
+  joint->left = 1;
   call->queue = attributes.text("name");
   call->plan = reinterpret_cast<const rueda_attention_plan*>(attributes.number<int64_t>("plan", 0));
   call->process_set = attributes.number<int32_t>("process_set", 0);
@@ -70,7 +92,7 @@ XLA_FFI_Error* attention(XLA_FFI_CallFrame* frame) {
   if (call->plan == nullptr || call->inputs.size() < counts[0] || call->outputs.size() < counts[1])
     return make_error(frame->api, RUEDA_UNIMPLEMENTED,
                       "rueda: this call of attention is not what this librueda_xla.so expects");
-  if (XLA_FFI_Error* error = make_future(frame, call->joint.get())) return error;
+  if (XLA_FFI_Error* error = make_future(frame, joint.get())) return error;
   calls::Calls::instance().submit(std::move(call));
   return nullptr;
 }

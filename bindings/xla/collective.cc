@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/xla/collective.h"
 #include "bindings/xla/frame.h"
 #include "bindings/xla/joint.h"
 
@@ -131,9 +132,20 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
 XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   if (is_metadata_asked(frame)) return nullptr;
   const Attributes attributes(frame->attrs);
-  auto joint = joint_of(frame, attributes);
-  MemberReader reader(attributes.text("members"));
+  const auto joint = joint_of<FutureJoint>(frame, attributes);
   std::vector<std::unique_ptr<calls::Call>> members;
+  if (XLA_FFI_Error* error = read_members(frame, attributes, joint, &members)) return error;
+  if (XLA_FFI_Error* error = make_future(frame, joint.get())) return error;
+  calls::Calls::instance().submit(std::move(members), kPatience);
+  return nullptr;
+}
+
+}  // namespace
+
+XLA_FFI_Error* read_members(const XLA_FFI_CallFrame* frame, const Attributes& attributes,
+                            const std::shared_ptr<Joint>& joint,
+                            std::vector<std::unique_ptr<calls::Call>>* members) {
+  MemberReader reader(attributes.text("members"));
   Buffers inputs(frame->args.size, frame->args.args);
   Buffers outputs(frame->rets.size, frame->rets.rets);
   while (!reader.is_at_end()) {
@@ -141,15 +153,12 @@ XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
     member->joint = joint;
     if (const char* problem = read_member(&reader, &inputs, &outputs, member.get()))
       return make_error(frame->api, RUEDA_UNIMPLEMENTED, problem);
-    members.push_back(std::move(member));
+    members->push_back(std::move(member));
   }
-  joint->left = members.size();
-  if (XLA_FFI_Error* error = make_future(frame, joint.get())) return error;
-  calls::Calls::instance().submit(std::move(members), kPatience);
+  joint->left = members->size();
   return nullptr;
 }
 
-}  // namespace
 }  // namespace rueda::xla
 
 extern "C" {

@@ -20,15 +20,7 @@ bool is_metadata_asked(XLA_FFI_CallFrame* frame) {
   return true;
 }
 
-std::shared_ptr<Joint> joint_of(const XLA_FFI_CallFrame* frame, const Attributes& attributes) {
-  auto joint = std::make_shared<Joint>();
-  joint->api = frame->api;
-  joint->rank = attributes.number<int32_t>("rank", -1);
-  joint->size = attributes.number<int32_t>("size", -1);
-  return joint;
-}
-
-XLA_FFI_Error* make_future(XLA_FFI_CallFrame* frame, Joint* joint) {
+XLA_FFI_Error* make_future(XLA_FFI_CallFrame* frame, FutureJoint* joint) {
   XLA_FFI_Future_Create_Args args = {XLA_FFI_Future_Create_Args_STRUCT_SIZE, nullptr, nullptr};
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_Future_Create(&args)) return error;
   joint->future = frame->future = args.future;

@@ -66,10 +66,17 @@ class Buffers {
   void** end_;
 };
 
-// Of a call that was lowered for the place that its attributes "rank" and "size" say.
-std::shared_ptr<Joint> joint_of(const XLA_FFI_CallFrame* frame, const Attributes& attributes);
+// A joint of a call that was lowered for the place that its attributes "rank" and "size" say.
+template <typename OfKind>
+std::shared_ptr<OfKind> joint_of(const XLA_FFI_CallFrame* frame, const Attributes& attributes) {
+  auto joint = std::make_shared<OfKind>();
+  joint->api = frame->api;
+  joint->rank = attributes.number<int32_t>("rank", -1);
+  joint->size = attributes.number<int32_t>("size", -1);
+  return joint;
+}
 
 // Gives XLA the future that the joint completes; an error if it has none.
-XLA_FFI_Error* make_future(XLA_FFI_CallFrame* frame, Joint* joint);
+XLA_FFI_Error* make_future(XLA_FFI_CallFrame* frame, FutureJoint* joint);
 
 }  // namespace rueda::xla

@@ -25,6 +25,7 @@ bool Member::may_start(rueda_context* context) {
 }
 
 void Member::complete() {
+  if (code == RUEDA_OK) code = joint->after(*this, &error);
   {
     std::lock_guard lock(joint->mutex);
     if (joint->code == RUEDA_OK && code != RUEDA_OK) {
@@ -33,15 +34,18 @@ void Member::complete() {
     }
     if (--joint->left > 0) return;
   }
-  if (joint->code == RUEDA_OK) {
+  joint->finish();
+}
+
+void FutureJoint::finish() {
+  if (code == RUEDA_OK) {
     XLA_FFI_Future_SetAvailable_Args args = {XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE, nullptr,
-                                             joint->future};
-    joint->api->XLA_FFI_Future_SetAvailable(&args);
+                                             future};
+    api->XLA_FFI_Future_SetAvailable(&args);
   } else {
-    XLA_FFI_Future_SetError_Args args = {XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr,
-                                         joint->future,
-                                         make_error(joint->api, joint->code, joint->error.message)};
-    joint->api->XLA_FFI_Future_SetError(&args);
+    XLA_FFI_Future_SetError_Args args = {XLA_FFI_Future_SetError_Args_STRUCT_SIZE, nullptr, future,
+                                         make_error(api, code, error.message)};
+    api->XLA_FFI_Future_SetError(&args);
   }
 }
 

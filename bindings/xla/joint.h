@@ -17,17 +17,32 @@ namespace rueda::xla {
 
 XLA_FFI_Error* make_error(const XLA_FFI_Api* api, int32_t code, const char* message);
 
-// It has ended when all its members have; its future is completed then. Shared by them, which any
-// thread may complete.
+struct Member;
+
+// It has ended when all its members have. Shared by them, which any thread may complete.
 struct Joint {
+  virtual ~Joint() = default;
+
+  // One member has ended well; its requests are still there. An error is the call's.
+  virtual int32_t after(const Member&, rueda_error*) { return RUEDA_OK; }
+
+  // All have; nobody else touches the joint any more.
+  virtual void finish() = 0;
+
   const XLA_FFI_Api* api = nullptr;
-  XLA_FFI_Future* future = nullptr;
   int32_t rank = 0;  // for which the program was lowered
   int32_t size = 0;
   std::mutex mutex;  // of what follows
   size_t left = 0;   // members that have not ended
   int32_t code = RUEDA_OK;
   rueda_error error = RUEDA_ERROR_INIT;  // the first one's
+};
+
+// XLA goes on when its future is completed.
+struct FutureJoint : Joint {
+  void finish() override;
+
+  XLA_FFI_Future* future = nullptr;
 };
 
 // A member: one operation, or a group that is ready together or not at all. Its name is in flight

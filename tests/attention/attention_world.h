@@ -6,6 +6,7 @@
 
 #include "attention/engine.h"
 #include "attention/oracle.h"
+#include "attention/saved.h"
 #include "collectives/kernels/kernels.h"
 #include "tests/attention/specs.h"
 #include "tests/support/thread_world.h"
@@ -145,10 +146,15 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(lse[i])) dlse[i] = 0;
   }
+  // Through bytes, as frameworks hand it on that know no objects.
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(attention::saved_bytes_of_entry(*plan) * spec.batch));
+  attention::write_saved(*plan, *saved, bytes.data());
+  const auto kept = std::make_shared<Saved>(attention::read_saved(*plan, bytes.data()));
   const auto back = must(engine->backward(plan, process_set, problem.threads,
                                           {dout.data(), dlse.data(), q.data(), k.data(), v.data(),
                                            out.data(), lse.data(), dq.data(), dk.data(), dv.data()},
-                                          saved, true));
+                                          kept, true));
   must(back->wait(std::chrono::nanoseconds(-1)));
   answer.workspace_backward = back->workspace();
   answer.dq = widened(spec.dtype, dq);

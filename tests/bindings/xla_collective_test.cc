@@ -48,6 +48,9 @@ bool out_of_memory = false;                           // rueda_request_on_end fa
 bool at_once = false;                                 // operations end when they start
 std::vector<std::thread::id> completers;              // of futures
 XLA_FFI_Future* held = nullptr;                       // whose completion waits
+std::vector<std::string> behind;                      // of whose ends the stream has been told
+int32_t of_stream_wait = RUEDA_OK;                    // how that ends
+int a_stream;
 
 template <typename Condition>
 void wait_until(Condition condition) {
@@ -105,10 +108,21 @@ XLA_FFI_Error* make_error(XLA_FFI_Error_Create_Args* args) {
   return new XLA_FFI_Error{std::to_string(args->errc) + ": " + args->message};
 }
 
+XLA_FFI_Error* get_stream(XLA_FFI_Stream_Get_Args* args) {
+  args->stream = &a_stream;
+  return nullptr;
+}
+
+XLA_FFI_Error* get_device(XLA_FFI_DeviceOrdinal_Get_Args* args) {
+  args->device_ordinal = 3;
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
 XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* rueda_xla_collective_cuda(XLA_FFI_CallFrame* frame);
 void rueda_xla_use(rueda_context* context);
 
 rueda_context* rueda_context_retain(rueda_context* context) { return context; }
@@ -162,6 +176,15 @@ int32_t rueda_start_and_wait(rueda_context* context, const rueda_op* op, double 
   return rueda_request_wait(*request, seconds, error);
 }
 
+int32_t rueda_request_stream_wait(rueda_request* request, void* stream, rueda_error* error) {
+  std::lock_guard lock(mutex);
+  CHECK(stream == &a_stream);
+  CHECK(request->ended);
+  behind.push_back(request->name);
+  if (of_stream_wait != RUEDA_OK) std::strcpy(error->message, "the GPU is gone");
+  return of_stream_wait;
+}
+
 void rueda_request_release(rueda_request* request) {
   std::lock_guard lock(mutex);
   for (auto at = started.begin(); at != started.end(); ++at) {
@@ -178,16 +201,20 @@ rueda_context first{0, 2};
 rueda_context second{0, 2};
 rueda_context third{0, 3};
 
+using Handler = XLA_FFI_Error* (*)(XLA_FFI_CallFrame*);
+
 // A call of XLA with scalars; members as in the attribute.
 class Call {
  public:
   Call(int arrays, std::string members, int32_t rank = 0, int32_t size = 2, bool is_ordered = false,
-       XLA_FFI_DataType dtype = XLA_FFI_DataType_F32)
+       XLA_FFI_DataType dtype = XLA_FFI_DataType_F32, Handler handler = rueda_xla_collective)
       : members_(std::move(members)), rank_(rank), size_(size) {
     api_.XLA_FFI_Error_Create = make_error;
     api_.XLA_FFI_Future_Create = create;
     api_.XLA_FFI_Future_SetAvailable = set_available;
     api_.XLA_FFI_Future_SetError = set_error;
+    api_.XLA_FFI_Stream_Get = get_stream;
+    api_.XLA_FFI_DeviceOrdinal_Get = get_device;
     buffer_.dtype = dtype;
     buffer_.data = &value_;
     buffers_.assign(static_cast<size_t>(arrays), &buffer_);
@@ -199,7 +226,7 @@ class Call {
     frame_.attrs.names = names_;
     frame_.attrs.types = types_;
     frame_.attrs.attrs = values_;
-    error_.reset(rueda_xla_collective(&frame_));
+    error_.reset(handler(&frame_));
   }
 
   ~Call() { delete frame_.future; }  // which has completed
@@ -216,6 +243,7 @@ class Call {
   // The error's text; "" if it went well.
   std::string outcome() {
     if (error_ != nullptr) return error_->text;
+    if (frame_.future == nullptr) return "";  // it has ended
     wait_until([this] { return frame_.future->completed; });
     return frame_.future->error;
   }
@@ -400,4 +428,36 @@ TEST_CASE("members that cannot be read are an error at the call") {
     Call call(2, each);
     CHECK(call.outcome().find("12: rueda: the attribute 'members'") == 0);
   }
+}
+
+TEST_CASE("on CUDA a call returns when the stream waits for all its operations") {
+  rueda_xla_use(&first);
+  for (const int32_t ending : {RUEDA_OK, RUEDA_INTERNAL}) {
+    operations.clear();
+    behind.clear();
+    of_stream_wait = ending;
+    std::string outcome;
+    std::thread xla([&] {
+      Call call(3, member(1, "a") + member(2, "b"), 0, 2, false, XLA_FFI_DataType_F32,
+                rueda_xla_collective_cuda);
+      outcome = call.outcome();
+    });
+    for (const char* each : {"b.1", "b.0", "a"}) end(each);
+    xla.join();
+    CHECK(outcome == (ending == RUEDA_OK ? "" : "13: the GPU is gone"));
+    REQUIRE(operations.size() == 3);
+    for (const rueda_op& op : operations) CHECK((op.device == 3 && op.stream == &a_stream));
+    if (ending == RUEDA_OK) CHECK(behind.size() == 3);
+  }
+  of_stream_wait = RUEDA_OK;
+  std::string outcome;
+  std::thread xla([&] {
+    Call call(1, member(1, "a"), 0, 2, false, XLA_FFI_DataType_F32, rueda_xla_collective_cuda);
+    outcome = call.outcome();
+  });
+  end("a", RUEDA_UNAVAILABLE, "rank 1 was lost");
+  xla.join();
+  CHECK(outcome == "14: rank 1 was lost");
+  Call unreadable(2, "x", 0, 2, false, XLA_FFI_DataType_F32, rueda_xla_collective_cuda);
+  CHECK(unreadable.outcome().find("12: rueda: the attribute 'members'") == 0);
 }

@@ -23,6 +23,20 @@ TEST_CASE("a job of processes reduces GPU and CPU tensors") {
     CHECK_THAT(job.out(), Contains(line));
 }
 
+TEST_CASE("a job of processes reduces GPU arrays as XLA asks it to") {
+  for (const char* size : {"1", "2", "3"}) {
+    Job job({"-np", size, XLA_PROGRAM}, on_stubs());
+    CHECK(job.wait() == 0);
+    INFO(job.err());
+    CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
+  }
+  Job::Setup setup = on_stubs();
+  setup.environment.push_back("FAKE_CUDA_ONE_UUID=1");
+  Job job({"-np", "2", XLA_PROGRAM}, setup);
+  CHECK(job.wait() != 0);
+  CHECK_THAT(job.err(), Contains("several ranks use the same GPU:"));
+}
+
 TEST_CASE("ranks that share a GPU are listed before NCCL starts") {
   Job::Setup setup = on_stubs();
   setup.environment.push_back("FAKE_CUDA_ONE_UUID=1");

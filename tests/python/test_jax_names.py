@@ -68,6 +68,29 @@ def test_shapes_that_differ_are_an_error_also_without_a_name():
 
 
 @ranks(2)
+def test_programs_for_gpus_call_the_same_operations():
+    """Lowered only: no GPU is needed. tests/cuda runs what they call."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+    from expect import raises
+    from jax_programs import calls_in
+
+    def program(x):
+        x = hvd.allreduce(x, name="of.gpus")
+        hvd.barrier()
+        return jax.grad(lambda x: hvd.allgather(x, name="rows").sum())(x)
+
+    traced = jax.jit(program).trace(jnp.ones(3))
+    for_gpus = traced.lower(lowering_platforms=("cuda",)).as_text()
+    names = sum(calls_in(for_gpus), [])
+    assert names == sum(calls_in(traced.lower().as_text()), []) and {"of.gpus", "rows"} < set(names)
+    q = jnp.ones((1, 4, 1, 8))
+    with raises(NotImplementedError, "arrays on a GPU"):
+        jax.jit(hvd.attention.ring_attention).trace(q, q, q).lower(lowering_platforms=("cuda",))
+
+
+@ranks(2)
 def test_tracing_alone_sends_nothing_even_of_constants():
     import jax
     import jax.numpy as jnp

@@ -344,6 +344,9 @@ FUNCTIONS = {
         _void_p, _void_p, _void_p, _void_p, _void_p, _pointer(_void_p), _pointer(Error),
     ]),
     "rueda_attention_saved_release": (None, [_void_p]),
+    "rueda_attention_saved_size": (_int64, [_void_p]),
+    "rueda_attention_saved_write": (_int32, [_void_p, _void_p, _void_p, _pointer(Error)]),
+    "rueda_attention_saved_read": (_int32, [_void_p, _void_p, _pointer(_void_p), _pointer(Error)]),
     "rueda_attention_add_kernel": (_int32, [_pointer(AttentionKernel), _pointer(Error)]),
     "rueda_attention_use_kernel": (_int32, [_char_p, _pointer(Error)]),
     "rueda_attention_kernel_for": (_int32, [

@@ -750,6 +750,15 @@ RUEDA_API int32_t rueda_attention_backward(rueda_context* context, const rueda_a
                                            const rueda_attention_saved* saved, void* dq, void* dk,
                                            void* dv, rueda_request** request, rueda_error* error);
 RUEDA_API void rueda_attention_saved_release(rueda_attention_saved* saved);
+/* What a forward has kept, as bytes, for programs that hand on memory and no objects: of one entry
+ * of the batch so many (0: nothing, -1 without a plan), and those of the entries one after the
+ * other. Written once the forward has ended; made again of what was written, by the same plan. */
+RUEDA_API int64_t rueda_attention_saved_size(const rueda_attention_plan* plan);
+RUEDA_API int32_t rueda_attention_saved_write(const rueda_attention_plan* plan,
+                                              const rueda_attention_saved* saved, void* bytes,
+                                              rueda_error* error);
+RUEDA_API int32_t rueda_attention_saved_read(const rueda_attention_plan* plan, const void* bytes,
+                                             rueda_attention_saved** saved, rueda_error* error);
 
 /* A local kernel of your own: attention of some rows against some keys, as partial softmax sums. A
  * partial result of a query is (acc, m, l): m about the largest score so far, l the sum of

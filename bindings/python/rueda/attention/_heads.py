@@ -83,7 +83,7 @@ def with_local_attention(q, k, v, local_attention, layout, process_set, length=N
     if not callable(local_attention):
         raise ValueError(f"local_attention is {local_attention!r}, expected a function of q, k and v")
     if not all(isinstance(x, torch.Tensor) for x in (q, k, v)):
-        raise ValueError("local_attention works on PyTorch tensors; leave it out for NumPy arrays")
+        raise ValueError("local_attention works on PyTorch tensors; leave it out for NumPy and JAX arrays")
     if not q.ndim == k.ndim == v.ndim == 4:
         raise ValueError(
             f"q, k, v must be (batch, tokens, heads, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions"

@@ -21,10 +21,6 @@ def heads_second(array):
 
 
 def options_of(q, options):
-    if options.get("ulysses", 1) != 1:
-        raise NotImplementedError(
-            "rueda.attention: arrays of JAX cannot exchange heads for tokens; ring_attention gives the same result"
-        )
     return options
 
 
@@ -59,6 +55,17 @@ _put_together.defvjp(_put_forward, _put_backward)
 
 def put_together(shard, positions, own, length, axis, process_set):
     return _put_together(shard, tuple(positions), tuple(own), length, axis, process_set)
+
+
+def mix_detached(outs, lses, heads_first=False):
+    """Attention over all sets of keys from the results over each; the weights have no gradient."""
+    every = jax.lax.stop_gradient(jnp.stack(lses))
+    total = jax.nn.logsumexp(every, 0)
+    weights = jnp.exp(every - jnp.where(jnp.isinf(total), 0.0, total))[..., None]
+    if not heads_first:
+        weights = jnp.swapaxes(weights, 2, 3)
+    mixed = sum(weight * out for weight, out in zip(weights, outs))
+    return mixed.astype(outs[0].dtype), total
 
 
 def merge(out, lse, out2, lse2):

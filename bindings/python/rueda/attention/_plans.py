@@ -9,6 +9,7 @@ from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.attention._groups import local
 from rueda.attention._layouts import LAYOUTS
+from rueda.common.process_sets import registered
 
 _lib = _ffi.library
 
@@ -160,6 +161,11 @@ class AttentionPlan:
         for name, value in zip(_REPORT, values):
             setattr(self, name, value)
         self.hash &= (1 << 64) - 1
+        self.kept_bytes = _lib.rueda_attention_saved_size(self.pointer)  # of an entry of the batch, for backward
+
+    def for_batch(self, count):
+        """The plan of the same call on a batch of so many."""
+        return plan_of(self.spec._replace(batch=count), local if self.local else registered(self.process_set_id))
 
     def schedule(self, backward=False):
         """The rectangles of (query, key) positions that the rank computes, as `Tile`s, step by step."""

@@ -1,8 +1,8 @@
 """The primitives behind attention: forward, and backward for `jax.grad`.
 
 A call follows a plan of `rueda.attention`, which the program refers to by its address. Ranks make their calls
-in the same order, which is that of the program: an effect of their own has them pass on a token. Beside its
-results a forward keeps nothing for its backward, which therefore has the log-sum-exp in float32 only.
+in the same order, which is that of the program: an effect of their own has them pass on a token. What a
+forward keeps for its backward is one more array of bytes, which there is where gradients are wanted.
 """
 
 import functools
@@ -45,7 +45,7 @@ def attention(plan, threads, q, k, v):
     if not plan.local:
         _library.attach()
         place = runtime.place.rank, runtime.place.size
-    return forward_p.bind(q, k, v, plan=plan, threads=threads, place=place)
+    return forward_p.bind(q, k, v, plan=plan, keeps=False, threads=threads, place=place)
 
 
 def _primitive(name, shapes):
@@ -53,16 +53,17 @@ def _primitive(name, shapes):
     made = core.Primitive(name)
     made.multiple_results = True
     made.def_impl(functools.partial(dispatch.apply_primitive, made))
-    made.def_effectful_abstract_eval(lambda *avals, **settings: (shapes(*avals), {IN_ORDER}))
+    made.def_effectful_abstract_eval(lambda *avals, **settings: (shapes(*avals, **settings), {IN_ORDER}))
     return made
 
 
-def _of_forward(q, k, v):
+def _of_forward(q, k, v, plan, keeps=False, **settings):
     batch, tokens, heads, _ = q.shape
-    return [core.ShapedArray(q.shape, q.dtype), core.ShapedArray((batch, heads, tokens), np.float32)]
+    shapes = [core.ShapedArray(q.shape, q.dtype), core.ShapedArray((batch, heads, tokens), np.float32)]
+    return [*shapes, core.ShapedArray((batch, plan.kept_bytes), np.uint8)] if keeps else shapes
 
 
-def _of_backward(dout, q, k, v, *_):
+def _of_backward(dout, q, k, v, *_, **settings):
     return [core.ShapedArray(each.shape, each.dtype) for each in (q, k, v)]
 
 
@@ -72,25 +73,31 @@ backward_p = _primitive("rueda_attention_backward", _of_backward)
 # The tangents of (out, lse) from those of (q, k, v): only to be transposed.
 tangent_p = core.Primitive("rueda_attention_tangent")
 tangent_p.multiple_results = True
-tangent_p.def_abstract_eval(lambda dq, dk, dv, *_, **settings: _of_forward(dq, dk, dv))
+tangent_p.def_abstract_eval(lambda dq, dk, dv, *_, **settings: _of_forward(dq, dk, dv, **settings))
 
 
-def _jvp(primals, tangents, **settings):
-    out, lse = forward_p.bind(*primals, **settings)
+def _zeros(results):
+    return [ad.Zero(core.typeof(each).to_tangent_aval()) for each in results]
+
+
+def _jvp(primals, tangents, *, keeps, **settings):
     if all(type(each) is ad.Zero for each in tangents):
-        return (out, lse), tuple(ad.Zero(core.typeof(each).to_tangent_aval()) for each in (out, lse))
-    moving = map(ad.instantiate_zeros, tangents)
-    return (out, lse), tangent_p.bind(*moving, *primals, out, lse, **settings)
+        results = forward_p.bind(*primals, keeps=keeps, **settings)
+        return results, _zeros(results)
+    out, lse, kept = forward_p.bind(*primals, keeps=True, **settings)
+    moved = tangent_p.bind(*map(ad.instantiate_zeros, tangents), *primals, out, lse, kept, **settings)
+    return ([out, lse, kept], [*moved, *_zeros([kept])]) if keeps else ([out, lse], moved)
 
 
 def _transpose(cotangents, *operands, **settings):
     dout, dlse = cotangents
-    q, k, v, out, lse = operands[3:]
+    residuals = operands[3:]
     dlse = () if type(dlse) is ad.Zero else (dlse,)
+    out = residuals[3]
     dout = jnp.zeros(out.shape, out.dtype) if type(dout) is ad.Zero else dout
-    grads = backward_p.bind(dout, q, k, v, out, lse, *dlse, **settings)
+    grads = backward_p.bind(dout, *residuals, *dlse, **settings)
     wanted = [g if ad.is_undefined_primal(x) else None for g, x in zip(grads, operands)]
-    return [*wanted, None, None, None, None, None]
+    return [*wanted, *(None for _ in residuals)]
 
 
 ad.primitive_jvps[forward_p] = _jvp
@@ -107,11 +114,29 @@ def _refusal(text):
 _forward_mode = _refusal("attention has derivatives by jax.grad and jax.vjp, not by jax.jvp")
 tangent_p.def_impl(_forward_mode)
 ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _refusal("attention has no second derivatives")
+
+
+def _batch(primitive, arrays, dims, *, plan, **settings):
+    """One call of all of them: in each array the batch is the first dimension, and becomes larger."""
+    count = next(array.shape[dim] for array, dim in zip(arrays, dims) if dim is not None)
+
+    def folded(array, dim):
+        if dim is None:
+            array = jnp.broadcast_to(array, (count, *array.shape))
+        else:
+            array = jnp.moveaxis(array, dim, 0)
+        return array.reshape(-1, *array.shape[2:])
+
+    of_all = plan.for_batch(count * plan.spec.batch)
+    results = primitive.bind(*map(folded, arrays, dims), plan=of_all, **settings)
+    return [each.reshape(count, -1, *each.shape[1:]) for each in results], [0] * len(results)
+
+
 for each in (forward_p, backward_p, tangent_p):
-    batching.primitive_batchers[each] = _refusal("attention in vmap: give it the batch as the first dimension of q, k and v")
+    batching.primitive_batchers[each] = functools.partial(_batch, each)
 
 
-def _lower(ctx, *operands, plan, threads, place, is_backward):
+def _lower(ctx, *operands, plan, threads, place, is_backward, keeps=False):
     require_one_device(ctx.module_context)
     _lowered.add(plan)
     rule = jax.ffi.build_ffi_lowering_function(_library.ATTENTION, has_side_effect=True)
@@ -132,3 +157,6 @@ def _lower(ctx, *operands, plan, threads, place, is_backward):
 _library.register(forward_p, functools.partial(_lower, is_backward=False))
 _library.register(backward_p, functools.partial(_lower, is_backward=True))
 _library.register(tangent_p, _forward_mode)
+_on_gpus = _refusal("attention of arrays on a GPU: put them on the CPU by jax.device_put, or use tensors of PyTorch")
+for _each in (forward_p, backward_p):
+    _library.register(_each, _on_gpus, "cuda")

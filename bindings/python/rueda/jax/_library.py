@@ -9,17 +9,18 @@ from rueda.jax._internals import dispatch, mlir
 COLLECTIVE, ATTENTION = "rueda_collective", "rueda_attention"  # custom calls
 
 _plugin = Plugin("xla")
-for _target, _function in (
-    (COLLECTIVE, _plugin.library.rueda_xla_collective),
-    (ATTENTION, _plugin.library.rueda_xla_attention),
+for _target, _function, _platform in (
+    (COLLECTIVE, _plugin.library.rueda_xla_collective, "cpu"),
+    (COLLECTIVE, _plugin.library.rueda_xla_collective_cuda, "CUDA"),  # kept until a CUDA plugin of JAX's is there
+    (ATTENTION, _plugin.library.rueda_xla_attention, "cpu"),
 ):
-    jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(_function), "cpu")
+    jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(_function), _platform)
 attach = _plugin.attach
 
 
-def register(primitive, lower):
+def register(primitive, lower, platform="cpu"):
     """The primitive becomes what ``lower`` makes, anew at each place in a program."""
-    mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, lower, platform=platform, cacheable=False)
 
 
 def is_any_under_way():

@@ -115,11 +115,13 @@ def in_order(ctx, operands, call, effect):
     return results
 
 
-_library.register(collectives_p, _lower)
+for _platform in ("cpu", "cuda"):
+    _library.register(collectives_p, _lower, _platform)
 
 
 def _lower_message(ctx, *operands, members, results):
     return _lower(ctx, *operands, members=members, is_ordered=True)
 
 
-_library.register(message_p, _lower_message)
+for _platform in ("cpu", "cuda"):
+    _library.register(message_p, _lower_message, _platform)

@@ -4,7 +4,7 @@
 
 All ranks call in the same order, in programs that are the same. Without ``length`` they are taken to have
 as many tokens each. Gradients come by ``jax.grad`` and ``jax.vjp``, inside of `jax.checkpoint` and loops too; there
-are none by ``jax.jvp``, no second ones, and no ``jax.vmap``: the batch is the first dimension.
+are none by ``jax.jvp``, and no second ones. ``jax.vmap`` makes one call with a larger batch.
 """
 
 from rueda.attention import (  # noqa: F401
@@ -20,5 +20,7 @@ from rueda.attention import (  # noqa: F401
     ring_dilated_attention,
     sequence_parallel_sets,
     shard_sequence,
+    ulysses_attention,
     unshard_sequence,
+    usp_attention,
 )
