@@ -12,7 +12,7 @@ import threading
 
 import pytest
 import rueda
-from engine_functions import where_and_sum
+from engine_functions import is_rueda, where_and_sum
 from expect import eventually
 from rueda.compat import horovod
 
@@ -133,6 +133,7 @@ def test_horovods_name_and_what_is_refused(two, monkeypatch):
     import horovod.spark as horovods
 
     assert sums(horovods.run(where_and_sum, num_proc=2, use_gloo=True))[1] == (1, 2, [3.0] * 3)
+    assert horovods.run(is_rueda, num_proc=2) == [True] * 2
     with pytest.raises(ValueError, match="use_mpi.*not started by MPI"):
         horovods.run(where_and_sum, num_proc=2, use_mpi=True)
     with pytest.raises(ImportError, match="horovod.spark.torch is not there: rueda has no Spark estimators"):

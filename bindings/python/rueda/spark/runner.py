@@ -1,7 +1,6 @@
 """`run`: a function on every rank of a job whose ranks are tasks of Spark."""
 
 import os
-import pickle
 import re
 import secrets
 import threading
@@ -10,6 +9,7 @@ import time
 from pyspark import InheritableThread, SparkContext, cloudpickle
 from rueda import _outcomes
 from rueda._outcomes import Outcome
+from rueda.compat import horovod
 from rueda.spark import _task
 
 _LOOK_SECONDS = 0.05  # between looks whether the tasks have begun; none once they have
@@ -58,7 +58,11 @@ def run(fn, args=(), kwargs=None, num_proc=None, start_timeout=None, env=None, v
     if start_timeout is None:
         start_timeout = float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or 600)
     variables = {name: str(value) for name, value in (env or {}).items()}
-    task = _task.make(fn, tuple(args), dict(kwargs or {}), variables, verbose)
+    try:
+        work = cloudpickle.dumps((fn, tuple(args), dict(kwargs or {})))
+    except Exception as error:
+        raise ValueError(f"the function or its arguments cannot be sent to the ranks: {error}") from error
+    task = _task.make(work, variables, verbose, horovod.is_asked_for())
     stage = _Stage(context, task, num_proc, start_timeout)
     reports, error = stage.run()
     if error is not None:
@@ -156,9 +160,7 @@ def _slots(context):
 
 
 def _stage_failure(error, size):
-    """The error for a stage without reports: a task's process died, or its function cannot be sent."""
-    if isinstance(error, pickle.PicklingError):
-        return ValueError(f"the function or its arguments cannot be sent to the ranks: {error}")
+    """The error for a stage without reports: a task's process died, say."""
     lines = str(getattr(error, "java_exception", None) or error).splitlines()
     text = "\n".join(line for line in lines if not line.startswith("\tat "))
     task = re.search(r"Task (\d+) in stage|ResultTask\(\d+, (\d+)\)", text)
