@@ -22,6 +22,14 @@ def _node():
     return ray.get_runtime_context().get_node_id()
 
 
+def is_rueda():
+    """Whether a function of a script for Horovod gets rueda."""
+    import horovod.common.process_sets
+    import rueda.common.process_sets
+
+    return horovod.common.process_sets.ProcessSet is rueda.common.process_sets.ProcessSet
+
+
 def count_ranks(steps, folder, wanted, victim=None):
     """Trains in an elastic job: (rank, the number of ranks in each step).
 

@@ -14,8 +14,9 @@ pytest.importorskip("ray")
 import ray  # noqa: E402
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
-from engine_functions import count_ranks, where_and_sum  # noqa: E402
+from engine_functions import count_ranks, is_rueda, where_and_sum  # noqa: E402
 from ray_cluster import cluster  # noqa: E402
+from rueda.compat import horovod  # noqa: E402
 from rueda.ray import RankFailed, RayExecutor  # noqa: E402
 
 SETTINGS = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)
@@ -119,8 +120,10 @@ def test_an_object_on_each_rank(start):
         executor.shutdown()
 
 
-def test_a_failure_names_its_rank_and_the_workers_stay(start):
+def test_a_failure_names_its_rank_and_the_workers_stay(start, monkeypatch):
+    monkeypatch.syspath_prepend(horovod.path())  # as with --horovod; workers are told
     executor = start(num_workers=2)
+    assert executor.run(is_rueda) == [True] * 2
     pids = executor.run(os.getpid)
 
     def fail():
@@ -317,6 +320,7 @@ def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):
     assert [rank for rank, _ in results] == [0, 1] and results[0][1] == results[1][1]
     sizes = results[0][1]
     assert sizes[:5] == [3] * 5 and len(sizes) >= 8, sizes
+    executor.shutdown()
     assert "was lost: killed by signal 9 (SIGKILL)" in capsys.readouterr().err
     nothing_is_left()
     with pytest.raises(ValueError, match="come and go: use run"):

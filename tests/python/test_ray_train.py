@@ -1,5 +1,9 @@
 """`rueda.ray.train` under Ray Train v2 and Tune. Slow: each worker loads PyTorch and Ray's libraries."""
 
+import pathlib
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("ray")
@@ -148,3 +152,15 @@ def test_two_trials_of_tune_each_with_workers_in_its_placement_group(tmp_path):
     assert not results.errors
     found = sorted((result.metrics["sums"], result.metrics["bundles"]) for result in results)
     assert found == [([3.0, 3.0], 3), ([30.0, 30.0], 3)]
+
+
+def test_the_example_learns_the_digits():
+    example = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_ray.py"
+    done = subprocess.run(
+        [sys.executable, example, "--workers", "2", "--address", ray.get_runtime_context().gcs_address],
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and [line.split(":")[0] for line in lines] == ["rank 0", "rank 1"], done.stderr
+    assert all(float(line.split()[-1]) > 0.9 for line in lines), lines

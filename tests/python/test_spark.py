@@ -6,12 +6,13 @@ import pathlib
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 import rueda
-from engine_functions import where_and_sum
+from engine_functions import is_rueda, where_and_sum
 from expect import eventually
 from rueda.compat import horovod
 
@@ -71,6 +72,7 @@ def test_two_runs_in_a_row_in_the_same_processes(two):
     second = rueda.spark.run(where_and_sum, kwargs={"scale": 2})  # defaultParallelism: 2
     assert sums(second) == expected and [result[5] for result in second] == [None, None]
     assert {result[4] for result in first} == {result[4] for result in second}
+    assert rueda.spark.run(rueda.is_initialized) == [False, False], "each run has a job of its own"
 
 
 def test_a_failing_task_names_rank_and_cause(two):
@@ -131,6 +133,7 @@ def test_horovods_name_and_what_is_refused(two, monkeypatch):
     import horovod.spark as horovods
 
     assert sums(horovods.run(where_and_sum, num_proc=2, use_gloo=True))[1] == (1, 2, [3.0] * 3)
+    assert horovods.run(is_rueda, num_proc=2) == [True] * 2
     with pytest.raises(ValueError, match="use_mpi.*not started by MPI"):
         horovods.run(where_and_sum, num_proc=2, use_mpi=True)
     with pytest.raises(ImportError, match="horovod.spark.torch is not there: rueda has no Spark estimators"):
@@ -144,6 +147,15 @@ def test_horovods_name_and_what_is_refused(two, monkeypatch):
     lock = threading.Lock()
     with pytest.raises(ValueError, match="cannot be sent to the ranks"):
         rueda.spark.run(lambda: lock, num_proc=2)
+
+
+@pytest.mark.slow
+def test_the_example_learns_the_digits(java):
+    example = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_spark.py"
+    done = subprocess.run([sys.executable, example, "--ranks", "2"], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and [line.split(":")[0] for line in lines] == ["rank 0", "rank 1"], done.stderr
+    assert all(float(line.split()[-1]) > 0.9 for line in lines), lines
 
 
 def test_too_few_slots_end_in_time_and_say_how_many_there_are(two):

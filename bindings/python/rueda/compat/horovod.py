@@ -9,11 +9,23 @@ means until the folder is on the path.
 
 import argparse
 import os
+import sys
 
 
 def path():
     """The folder, absolute; it holds one package, ``horovod``."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "horovod_path")
+
+
+def is_asked_for():
+    """Whether ``import horovod`` means rueda in this process."""
+    return path() in sys.path
+
+
+def ask():
+    """From now on it does."""
+    if not is_asked_for():
+        sys.path.insert(0, path())
 
 
 def main():

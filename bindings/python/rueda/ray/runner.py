@@ -7,6 +7,7 @@ import time
 import ray
 from ray import cloudpickle
 from rueda import _meeting, _outcomes
+from rueda.compat import horovod
 from rueda.ray import settings as _settings
 from rueda.ray._collecting import collect
 from rueda.ray._placement import Placement
@@ -66,7 +67,9 @@ class RayExecutor:
     ):
         if gpus_per_worker and not use_gpu:
             raise ValueError("gpus_per_worker is given without use_gpu=True")
-        self._elastic = None
+        self._elastic = self._placement = None
+        self._workers = []  # by rank
+        self._facts = []  # by rank
         if min_workers is not None or max_workers is not None:
             if num_hosts is not None:
                 raise ValueError("min_workers and max_workers go with num_workers, not with num_hosts")
@@ -106,9 +109,6 @@ class RayExecutor:
             "use_current": use_current_placement_group,
         }
         self.num_workers = (num_hosts or num_workers) * per_bundle
-        self._placement = None
-        self._workers = []  # by rank
-        self._facts = []  # by rank
 
     def start(
         self, executable_cls=None, executable_args=None, executable_kwargs=None, extra_env_vars=None
@@ -177,7 +177,9 @@ class RayExecutor:
             by_port=bool(self._settings.nics),
         )
         begun = [
-            worker.begin.remote(place, {**self._own_variables(facts), **env_vars})
+            worker.begin.remote(
+                place, {**self._own_variables(facts), **env_vars}, horovod.is_asked_for()
+            )
             for worker, place, facts in zip(self._workers, places, self._facts)
         ]
         ray.get(begun)

@@ -6,6 +6,7 @@ import socket
 import ray
 from ray import cloudpickle
 from rueda import _init_options, _meeting, _outcomes
+from rueda.compat import horovod
 
 
 class BaseWorker:
@@ -37,13 +38,16 @@ class BaseWorker:
         """Where this process is."""
         return facts(interfaces)
 
-    def begin(self, place, env_vars):
+    def begin(self, place, env_vars, with_horovod=False):
         """From now on this process is that rank: ``init()`` joins the job.
 
-        ``place``: arguments of ``init``. The key is in it, and comes no other way.
+        ``place``: arguments of ``init``. The key is in it, and comes no other way. ``with_horovod``: whether
+        ``import horovod`` means rueda, as it does in the driver.
         """
         self.world_rank, self.world_size = place["rank"], place["size"]
         begin(place, env_vars)
+        if with_horovod:
+            horovod.ask()
 
     def start_executable(self, executable_cls=None, executable_args=None, executable_kwargs=None):
         """Makes the object that `execute` hands to functions."""

@@ -6,10 +6,21 @@ import secrets
 
 from pyspark import BarrierTaskContext, cloudpickle
 from rueda import _init_options, _meeting, _outcomes
+from rueda.compat import horovod
 
 
-def make(function, args, kwargs, env, verbose):
-    """The function of the stage's partitions. It yields ``(rank, facts, Outcome)``; the rank is the partition."""
+def make(work, env, verbose, with_horovod):
+    """The function of the stage's partitions. It yields ``(rank, facts, Outcome)``; the rank is the partition.
+
+    ``work``: ``(function, args, kwargs)``, pickled. ``with_horovod``: whether ``import horovod`` means rueda, as it
+    does in the driver.
+    """
+
+    def call():
+        if with_horovod:
+            horovod.ask()
+        function, args, kwargs = cloudpickle.loads(work)
+        return function(*args, **kwargs)
 
     def task(_):
         context = BarrierTaskContext.get()
@@ -19,7 +30,7 @@ def make(function, args, kwargs, env, verbose):
             rank, everybody = _meet(context)
             if verbose:
                 print(f"rank {rank} of {len(everybody)} is process {os.getpid()}", flush=True)
-            yield rank, everybody[rank], _outcomes.call(function, args, kwargs, cloudpickle)
+            yield rank, everybody[rank], _outcomes.call(call, pickler=cloudpickle)
         finally:
             # The process may be a task of the next stage.
             _outcomes.leave()

@@ -1,7 +1,6 @@
 """`run`: a function on every rank of a job whose ranks are tasks of Spark."""
 
 import os
-import pickle
 import re
 import secrets
 import threading
@@ -10,6 +9,7 @@ import time
 from pyspark import InheritableThread, SparkContext, cloudpickle
 from rueda import _outcomes
 from rueda._outcomes import Outcome
+from rueda.compat import horovod
 from rueda.spark import _task
 
 _LOOK_SECONDS = 0.05  # between looks whether the tasks have begun; none once they have
@@ -58,7 +58,11 @@ def run(fn, args=(), kwargs=None, num_proc=None, start_timeout=None, env=None, v
     if start_timeout is None:
         start_timeout = float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or 600)
     variables = {name: str(value) for name, value in (env or {}).items()}
-    task = _task.make(fn, tuple(args), dict(kwargs or {}), variables, verbose)
+    try:
+        work = cloudpickle.dumps((fn, tuple(args), dict(kwargs or {})))
+    except Exception as error:
+        raise ValueError(f"the function or its arguments cannot be sent to the ranks: {error}") from error
+    task = _task.make(work, variables, verbose, horovod.is_asked_for())
     stage = _Stage(context, task, num_proc, start_timeout)
     reports, error = stage.run()
     if error is not None:
@@ -74,42 +78,69 @@ def run(fn, args=(), kwargs=None, num_proc=None, start_timeout=None, env=None, v
 
 
 class _Stage:
-    """One barrier stage, in a thread of its own, so that it can be cancelled."""
+    """One barrier stage. Java is asked by two threads of its own: Ctrl-C in the middle of a call would end
+    the connection of the thread that it interrupts."""
 
     def __init__(self, context, task, size, start_timeout):
         self._context, self._task, self._size = context, task, size
         self._seconds = start_timeout
         self._deadline = time.monotonic() + start_timeout
         self._group = f"rueda-{secrets.token_hex(8)}"
-        self._ended = threading.Event()
+        self._ended = threading.Event()  # there is a result or an error
+        self._given_up = threading.Event()  # the stage is to be cancelled
+        self._turn = threading.Event()  # one of both
+        self._collecting = InheritableThread(target=self._collect, daemon=True)
         self._reports, self._error = None, None
 
     def run(self):
         """(what the tasks reported, None), or (None, Spark's error)."""
-        # Spark would look again every 15 s, and could not be told to forget the stage in between.
-        while _slots(self._context) < self._size:
-            self._in_time()
-            time.sleep(_LOOK_SECONDS)
-        thread = InheritableThread(target=self._collect, daemon=True)
-        thread.start()
+        watching = InheritableThread(target=self._watch, daemon=True)
+        self._collecting.start()
+        watching.start()
         try:
-            while not self._ended.wait(_LOOK_SECONDS) and not self._has_begun():
-                self._in_time()
             self._ended.wait()
         except BaseException:
-            self._context.cancelJobGroup(self._group)
+            self._give_up()
             raise
+        if isinstance(self._error, TimeoutError):
+            raise self._error
         return self._reports, self._error
 
     def _collect(self):
         try:
+            # Else Spark would look again every 15 s, and could not be told to forget the stage in between.
+            while _slots(self._context) < self._size:
+                if self._given_up.wait(_LOOK_SECONDS):
+                    return
             self._context.setJobGroup(self._group, f"rueda: {self._size} ranks", True)
             tasks = self._context.parallelize(range(self._size), self._size).barrier()
-            self._reports = tasks.mapPartitions(self._task).collect()
+            if not self._given_up.is_set():
+                self._reports = tasks.mapPartitions(self._task).collect()
         except Exception as error:
-            self._error = error
+            self._error = self._error or error
         finally:
             self._ended.set()
+            self._turn.set()
+
+    def _watch(self):
+        while not self._turn.wait(_LOOK_SECONDS):
+            if self._has_begun():
+                self._turn.wait()
+            elif time.monotonic() >= self._deadline:
+                self._error = TimeoutError(
+                    f"{self._size} tasks had not begun within {self._seconds:g} s: asked for {self._size} ranks at "
+                    f"once; present: {_slots(self._context)} task slots, other jobs' included. Give Spark more cores "
+                    "or executors, or ask for a smaller num_proc"
+                )
+                self._give_up()
+                self._ended.set()
+        while self._given_up.is_set() and self._collecting.is_alive():
+            self._context.cancelJobGroup(self._group)  # which may be about to begin
+            self._collecting.join(_LOOK_SECONDS)
+
+    def _give_up(self):
+        self._given_up.set()
+        self._turn.set()
 
     def _has_begun(self):
         tracker = self._context.statusTracker()
@@ -120,14 +151,6 @@ class _Stage:
                     return True
         return False
 
-    def _in_time(self):
-        if time.monotonic() >= self._deadline:
-            raise TimeoutError(
-                f"{self._size} tasks had not begun within {self._seconds:g} s: asked for {self._size} ranks at once; "
-                f"present: {_slots(self._context)} task slots, other jobs' included. Give Spark more cores or "
-                "executors, or ask for a smaller num_proc"
-            )
-
 
 def _slots(context):
     """Tasks that can run at once, free or not."""
@@ -137,9 +160,7 @@ def _slots(context):
 
 
 def _stage_failure(error, size):
-    """The error for a stage without reports: a task's process died, or its function cannot be sent."""
-    if isinstance(error, pickle.PicklingError):
-        return ValueError(f"the function or its arguments cannot be sent to the ranks: {error}")
+    """The error for a stage without reports: a task's process died, say."""
     lines = str(getattr(error, "java_exception", None) or error).splitlines()
     text = "\n".join(line for line in lines if not line.startswith("\tat "))
     task = re.search(r"Task (\d+) in stage|ResultTask\(\d+, (\d+)\)", text)
