@@ -118,8 +118,11 @@ void Decider::State::try_form() {
   }
   const bool keeps_leaver = left_holds && (!has_holder || left_target > target);
   std::vector<MemberId> kept = kept_for_copies(stay);
-  if (keeps_leaver && std::count(kept.begin(), kept.end(), last_holder->id) == 0)
-    kept.push_back(last_holder->id);
+  const bool one_holds = std::any_of(kept.begin(), kept.end(), [&](MemberId id) {
+    const wire::Standing& at = *members.at(id).standing;
+    return at.has_state && at.commits == left_target;
+  });
+  if (keeps_leaver && !one_holds) kept.push_back(last_holder->id);
   refuse_other_layouts(layout);
   const size_t survivors = stay.size();
   const auto cap = static_cast<size_t>(seat_cap());
