@@ -98,6 +98,8 @@ struct Pace {
   // Nanoseconds that threads of the owner have slept in planned steps until others came. Written by
   // the owner.
   std::atomic<int64_t> slept;
+  // Nanoseconds that the owner's program has waited for its data. Written by the owner.
+  std::atomic<int64_t> data;
   // 1: somebody has warned that the owner is slow. Written by whoever does so first.
   std::atomic<uint32_t> named;
 };

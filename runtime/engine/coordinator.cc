@@ -1,5 +1,7 @@
 #include "runtime/engine/coordinator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -45,6 +47,8 @@ Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> que
                 recorder_, flight_, &late_, machine_}) {
   open_group(sets_->global(), Clock::now());
   try_cma();
+  if (memory_.own() != nullptr)
+    flight_->stats().show_data(&memory_.own()->channel(0)->pace.data);
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) { on_control(peer, message); };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
@@ -264,6 +268,23 @@ void Coordinator::try_cma() {
       std::memory_order_release);
 }
 
+namespace {
+
+std::string cause_of(const Stragglers::Finding& finding) {
+  if (finding.data >= std::max(Stragglers::kShare / 2, finding.share / 4))
+    return fmt::format(
+        "The cause is its data: it waited for that for {:.0f} % of its time. More workers, a "
+        "larger prefetch or another disk help (docs/data.md)",
+        100 * finding.data);
+  std::string text =
+      "Look there for a busier host, more ranks than cores, slower data loading, or work that it "
+      "alone does (checkpoints, evaluation)";
+  if (finding.rank == 0) text += "; rank 0 often writes files, logs and lists folders for all";
+  return text;
+}
+
+}  // namespace
+
 LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
   LateRanks::Around around;
   around.rank = membership_.rank;
@@ -281,11 +302,10 @@ void Coordinator::name_straggler(const Stragglers::Finding& finding) {
   if (!config_.name_slow_ranks) return;
   RUEDA_WARN("coordinator",
              "{} is slow: of the last {} s the others waited {:.1f} s for it ({:.0f} %, {} times). "
-             "Look there for a busier host, more ranks than cores, slower data loading, or work "
-             "that it alone does (checkpoints, evaluation). rueda status and ruedarun --summary "
-             "show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
+             "{}. rueda top and ruedarun --summary show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
              membership_.name(finding.rank), Stragglers::kWindow / Stragglers::kBucket,
-             static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times);
+             static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times,
+             cause_of(finding));
 }
 
 }  // namespace rueda::engine

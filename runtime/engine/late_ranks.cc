@@ -8,7 +8,10 @@ namespace rueda::engine {
 LateRanks::LateRanks(Around around)
     : around_(std::move(around)),
       stragglers_(static_cast<Rank>(around_.paces.size()), around_.now()),
-      named_(around_.paces.size()) {}
+      named_(around_.paces.size()),
+      data_(around_.paces.size()) {
+  for (Looks& looks : data_) looks.older.at = looks.newer.at = around_.now();
+}
 
 LateRanks::Group::Group(LateRanks* late, std::vector<Rank> ranks, Rank place)
     : late_(late), ranks_(std::move(ranks)), place_(place) {}
@@ -49,6 +52,22 @@ void LateRanks::Group::decided(Rank last, Nanos before, Nanos now) {
   late_->late(ranks_[static_cast<size_t>(last)], now - from, now, true);
 }
 
+void LateRanks::look_at_data(Rank rank, Nanos now) {
+  const host::Pace* const pace = pace_of(rank);
+  Looks& looks = data_[static_cast<size_t>(rank)];
+  if (pace == nullptr || now - looks.newer.at < Stragglers::kWindow) return;
+  looks.older = looks.newer;
+  looks.newer = {now, pace->data.load(std::memory_order_relaxed)};
+}
+
+double LateRanks::data_share(Rank rank, Nanos now) {
+  const host::Pace* const pace = pace_of(rank);
+  const Data& before = data_[static_cast<size_t>(rank)].older;
+  if (pace == nullptr || now <= before.at) return 0;
+  const Nanos waited = pace->data.load(std::memory_order_relaxed) - before.waited;
+  return std::clamp(static_cast<double>(waited) / static_cast<double>(now - before.at), 0.0, 1.0);
+}
+
 void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
   if (cost <= 0) return;
   host::Pace* const pace = pace_of(rank);
@@ -57,9 +76,11 @@ void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
   stragglers_.late(rank, cost, now, slept);
   around_.worst(stragglers_.worst());
   around_.late(rank, cost);
+  look_at_data(rank, now);
   if (!speaks || named_[static_cast<size_t>(rank)]) return;
-  const auto finding = stragglers_.judge(rank, now, slept);
+  auto finding = stragglers_.judge(rank, now, slept);
   if (!finding) return;
+  finding->data = data_share(rank, now);
   named_[static_cast<size_t>(rank)] = true;
   if (pace == nullptr || pace->named.exchange(1, std::memory_order_relaxed) == 0)
     around_.name(*finding);

@@ -79,11 +79,21 @@ class LateRanks {
  private:
   host::Pace* pace_of(Rank rank) const { return around_.paces[static_cast<size_t>(rank)]; }
   void late(Rank rank, Nanos cost, Nanos now, bool speaks);
+  // Of the time since it was looked at last but one, a window ago or more: waiting for data.
+  double data_share(Rank rank, Nanos now);
+  void look_at_data(Rank rank, Nanos now);
 
   const Around around_;
   Stragglers stragglers_;
   std::vector<bool> named_;  // by this rank, or seen to be
   Nanos seen_until_ = 0;
+  struct Data {
+    Nanos at = 0, waited = 0;
+  };
+  struct Looks {
+    Data older, newer;
+  };
+  std::vector<Looks> data_;  // by rank
 };
 
 }  // namespace rueda::engine

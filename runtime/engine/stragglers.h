@@ -45,6 +45,7 @@ class Stragglers {
     uint64_t times = 0;  // somebody was blocked until it came
     Nanos cost = 0;      // for so long, altogether
     double share = 0;    // of the window
+    double data = 0;     // of about the window, its program waited for data; LateRanks knows
   };
 
   // begun: the job.

@@ -184,6 +184,7 @@ class Ranks {
       paces_.push_back(std::make_unique<host::Pace>());
       paces_.back()->slept = 0;
       paces_.back()->named = 0;
+      paces_.back()->data = 0;
     }
     for (Rank rank = 0; rank < size; ++rank) {
       LateRanks::Around around;
@@ -196,6 +197,7 @@ class Ranks {
       around.now = [this] { return now_; };
       around.name = [this, rank](const Stragglers::Finding& finding) {
         named.push_back({rank, finding.rank});
+        data.push_back(finding.data);
       };
       around.worst = [](const wire::Waited&) {};
       around.late = [](Rank, int64_t) {};
@@ -209,6 +211,8 @@ class Ranks {
   Nanos slept(Rank rank) const { return paces_[static_cast<size_t>(rank)]->slept; }
 
   std::vector<std::pair<Rank, Rank>> named;  // by whom, who
+  std::vector<double> data;                  // of its time, waiting for data
+  void wait_for_data(Rank rank, Nanos time) { paces_[static_cast<size_t>(rank)]->data += time; }
 
  private:
   // Behind the real one, which says since when threads sleep.
@@ -292,6 +296,24 @@ TEST_CASE("in a step plan the root speaks of the others, and rank 1 of the root"
       const bool speaks = (straggler != 0 && speaker == 0) || (straggler == 0 && speaker == 1);
       CHECK(ranks.named.size() == (speaks ? 1 : 0));
     }
+  }
+}
+
+TEST_CASE("of a slow rank it is told how much it waits for data", "[stragglers]") {
+  for (const int percent : {0, 60}) {
+    Ranks ranks(2);
+    LateRanks::Group all(&ranks.of(0), {0, 1}, 0);
+    ranks.sleep();
+    ranks.wait_for_data(1, 1000 * kSecond);  // before all this
+    run_steps(&ranks, &all, 1, 1, 40 * kSecond);
+    for (int i = 0; i < 400 && ranks.named.empty(); ++i) {
+      ranks.wait_for_data(1, 50 * kMs * percent / 100);
+      run_steps(&ranks, &all, 1, 30 * kMs, 50 * kMs);
+    }
+    INFO(percent);
+    REQUIRE(ranks.data.size() == 1);
+    if (percent == 0) CHECK(ranks.data[0] == 0);
+    if (percent == 60) CHECK(ranks.data[0] > 0.05);
   }
 }
 

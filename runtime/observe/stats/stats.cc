@@ -98,7 +98,15 @@ void Stats::data_wait_begins() {
 void Stats::data_wait_ends() {
   const std::lock_guard lock(marks_);
   const Nanos since = page_.data_since.exchange(0, std::memory_order_relaxed);
-  if (since != 0) add(&page_.data_ns, now() - since);
+  if (since == 0) return;
+  const Nanos waited = now() - since;
+  add(&page_.data_ns, waited);
+  if (shown_data_ != nullptr) add(shown_data_, waited);
+}
+
+void Stats::show_data(std::atomic<int64_t>* to) {
+  const std::lock_guard lock(marks_);
+  shown_data_ = to;
 }
 
 }  // namespace rueda::stats

@@ -51,6 +51,8 @@ class Stats {
   void step_begins();
   void data_wait_begins();
   void data_wait_ends();
+  // Waits for data are shown there, too, from now on: nanoseconds. Borrowed; null: nowhere.
+  void show_data(std::atomic<int64_t>* to);
 
  private:
   static void add(std::atomic<int64_t>* to, int64_t more) {  // one writer
@@ -68,6 +70,7 @@ class Stats {
   int under_way_ = 0;
   Nanos seen_ = 0, waited_seen_ = 0;  // as of the last account()
   std::mutex marks_;                  // steps and waits for data
+  std::atomic<int64_t>* shown_data_ = nullptr;
 };
 
 }  // namespace rueda::stats
