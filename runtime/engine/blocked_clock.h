@@ -1,6 +1,7 @@
-// BlockedClock: since when a thread of the user's is blocked because it waits for a request, and how
-// long threads have been so far. There is one of threads that sleep, so that no path that does not
-// sleep reads a clock, and one of all that wait, asleep or doing the coordinator's work meanwhile.
+// BlockedClock: since when a thread of the user's is blocked because it waits for a request, and
+// how long threads have been so far. There is one of threads that sleep, so that no path that does
+// not sleep reads a clock, and one of all that wait, asleep or doing the coordinator's work
+// meanwhile.
 //
 // Threads: any. Threads that begin and end in the same moment may blur each other's times.
 #pragma once
@@ -13,13 +14,14 @@ namespace rueda::engine {
 
 class BlockedClock {
  public:
-  // Times are kept there from now on, where others read them too. Before anybody is blocked; borrowed.
+  // Times are kept there from now on, where others read them too. Before anybody is blocked;
+  // borrowed.
   void show(std::atomic<int64_t>* since, std::atomic<int64_t>* total) {
     since_ = since;
     total_ = total;
   }
-  // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread looks
-  // for signals, is one.
+  // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread
+  // looks for signals, is one.
   int64_t since() const {
     return threads_.load(std::memory_order_relaxed) > 0
                ? whole_since_.load(std::memory_order_relaxed)

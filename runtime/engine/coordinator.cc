@@ -47,8 +47,7 @@ Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> que
                 recorder_, flight_, &late_, machine_}) {
   open_group(sets_->global(), Clock::now());
   try_cma();
-  if (memory_.own() != nullptr)
-    flight_->stats().show_data(&memory_.own()->channel(0)->pace.data);
+  if (memory_.own() != nullptr) flight_->stats().show_data(&memory_.own()->channel(0)->pace.data);
   transport::TransportEvents events;
   events.on_control = [this](Rank peer, std::string_view message) { on_control(peer, message); };
   events.on_peer_end = [this](Rank peer, const Status& status) { handle_peer_end(peer, status); };
@@ -300,12 +299,13 @@ LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
 
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {
   if (!config_.name_slow_ranks) return;
-  RUEDA_WARN("coordinator",
-             "{} is slow: of the last {} s the others waited {:.1f} s for it ({:.0f} %, {} times). "
-             "{}. rueda top and ruedarun --summary show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
-             membership_.name(finding.rank), Stragglers::kWindow / Stragglers::kBucket,
-             static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times,
-             cause_of(finding));
+  RUEDA_WARN(
+      "coordinator",
+      "{} is slow: of the last {} s the others waited {:.1f} s for it ({:.0f} %, {} times). "
+      "{}. rueda top and ruedarun --summary show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
+      membership_.name(finding.rank), Stragglers::kWindow / Stragglers::kBucket,
+      static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times,
+      cause_of(finding));
 }
 
 }  // namespace rueda::engine

@@ -2,7 +2,8 @@
 // read while it runs. It is the last part of a flight recorder's memory, which its agent has too,
 // and outlives the epochs that the process is in: sums never fall.
 //
-// Every field is a single word with one writer at a time (named below), read at any time by anybody.
+// Every field is a single word with one writer at a time (named below), read at any time by
+// anybody.
 #pragma once
 
 #include <array>

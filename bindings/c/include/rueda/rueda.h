@@ -592,10 +592,10 @@ RUEDA_API int32_t rueda_counters(const rueda_context* context, int64_t* values, 
 /* The name of the index-th of them; NULL behind the last. */
 RUEDA_API const char* rueda_counter_name(int32_t index);
 
-/* ---- Stats of this rank since init, or since the last reset; docs/counters.md says what each is ----
+/* ---- Stats of this rank since init, or since the last reset: docs/counters.md ----
  * How many there are, and the first max_count of them; -1: the context is not usable. Names are
- * static and never change their meaning. reset != 0: the next call tells of what comes from here on.
- * Some microseconds; holds nothing up. */
+ * static and never change their meaning. reset != 0: the next call tells of what comes from here
+ * on. Some microseconds; holds nothing up. */
 typedef struct rueda_stat {
   const char* name; /* "step_seconds_p95" */
   double value;     /* seconds, bytes, counts, or shares of 1 */
@@ -603,13 +603,13 @@ typedef struct rueda_stat {
 RUEDA_API int32_t rueda_stats(rueda_context* context, rueda_stat* stats, int32_t max_count,
                               int32_t reset);
 /* For which ranks threads of this one have slept until they came, and how long in seconds, since
- * init or the last reset: how many there are, and the first max_count of them. Rank -1: others, when
- * there are more than 63. -1: the context is not usable. */
+ * init or the last reset: how many there are, and the first max_count of them. Rank -1: others,
+ * when there are more than 63. -1: the context is not usable. */
 RUEDA_API int32_t rueda_late_ranks(rueda_context* context, int32_t* ranks, double* seconds,
                                    int32_t max_count);
 
-/* How tensors in host memory reach the other ranks: "shm", "tcp", "mpi", "shm+tcp" (inside hosts and
- * between them) or "shm+mpi"; NULL: the context is not usable. Static. */
+/* How tensors in host memory reach the other ranks: "shm", "tcp", "mpi", "shm+tcp" (inside hosts
+ * and between them) or "shm+mpi"; NULL: the context is not usable. Static. */
 RUEDA_API const char* rueda_transport(const rueda_context* context);
 
 /* ---- Timeline (docs/timeline.md) ----
