@@ -9,16 +9,20 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 namespace rueda::engine {
 
 class BlockedClock {
  public:
   // Times are kept there from now on, where others read them too. Before anybody is blocked;
-  // borrowed.
-  void show(std::atomic<int64_t>* since, std::atomic<int64_t>* total) {
+  // borrowed, but for what `keeps` keeps.
+  void show(std::atomic<int64_t>* since, std::atomic<int64_t>* total,
+            std::shared_ptr<void> keeps = nullptr) {
     since_ = since;
     total_ = total;
+    keeps_ = std::move(keeps);
   }
   // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread
   // looks for signals, is one.
@@ -72,6 +76,7 @@ class BlockedClock {
   std::atomic<int64_t> whole_since_{0}, until_{0};
   std::atomic<int64_t>* since_ = &own_since_;
   std::atomic<int64_t>* total_ = &own_total_;
+  std::shared_ptr<void> keeps_;
 };
 
 }  // namespace rueda::engine

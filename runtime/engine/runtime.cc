@@ -97,7 +97,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
   stats_since_ = stats::read(flight_->stats_page());
   stats_since_ns_ = stats::Stats::now();
   stats::Page& page = flight_->stats().page();
-  progress_->waiting.show(&page.waiting_since, &page.waiting_ns);
+  progress_->waiting.show(&page.waiting_since, &page.waiting_ns, flight_->mapping());
   progress_->attach(&coordinator_, &joined_->fabric, agents_.life.get());
   if (flight_->is_shared()) {
     const flight::StackDump stacks = flight::stack_dump();

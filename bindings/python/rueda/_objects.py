@@ -84,3 +84,6 @@ def named(params):
     raise ValueError(
         f"invalid params of type {type(params).__name__}: expected a dict, (name, tensor) pairs, or a list"
     )
+
+
+basics.gather_objects = allgather_object

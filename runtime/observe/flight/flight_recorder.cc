@@ -130,7 +130,7 @@ void FlightRecorder::begin(const Identity& identity) {
   put(&header().magic, kMagic, std::memory_order_release);
 }
 
-FlightRecorder::~FlightRecorder() { munmap(base_, kTotalBytes); }
+void FlightRecorder::unmap(void* at) { munmap(at, kTotalBytes); }
 
 uint32_t FlightRecorder::site(const std::string& text) {
   const std::lock_guard<std::mutex> lock(sites_mutex_);

@@ -5,7 +5,7 @@
 // batch of a step plan. The memory is the agent's (then it is readable after this process was
 // killed), else this process's own.
 //
-// Ownership: the mapping. Threads: submitted() and site() from any; the rest from who has the
+// Ownership: the mapping, with who asks for it. Threads: submitted() and site() from any; the rest from who has the
 // progress lock.
 #pragma once
 
@@ -47,10 +47,12 @@ class FlightRecorder {
   // fd: memory of kTotalBytes that somebody else holds too (borrowed), or -1. Where it cannot be
   // used (wrong size, another process has it) the process gets memory of its own.
   static std::unique_ptr<FlightRecorder> open(int fd, const Identity& identity);
-  ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
+  // Keeps the memory mapped, also behind the recorder's end: threads that wait may look at its stats
+  // page longer than that.
+  std::shared_ptr<void> mapping() const { return mapping_; }
   bool is_shared() const { return shared_; }
   ByteView memory() const { return {base_, kTotalBytes}; }
 
@@ -104,7 +106,8 @@ class FlightRecorder {
 
  private:
   FlightRecorder(std::byte* base, bool shared, const Identity& identity)
-      : base_(base), shared_(shared), stats_(page_of(base), identity.transport) {}
+      : base_(base), mapping_(base, unmap), shared_(shared), stats_(page_of(base), identity.transport) {}
+  static void unmap(void* at);
   static stats::Page* page_of(std::byte* base) {
     return reinterpret_cast<stats::Page*>(base + kStatsOffset);
   }
@@ -125,6 +128,7 @@ class FlightRecorder {
   static void fill(Record* record, const wire::Request& request);
 
   std::byte* base_;
+  const std::shared_ptr<void> mapping_;
   const bool shared_;
   stats::Stats stats_;
   std::atomic<uint64_t> next_{0};

@@ -189,6 +189,9 @@ def counters():
     return runtime.counters()
 
 
+gather_objects = None  # `rueda._objects.allgather_object`, which is built on this module
+
+
 def stats(reset=False, all_ranks=False):
     """What this rank did since init or the last reset, as a dict; docs/counters.md says what each entry is.
 
@@ -202,9 +205,7 @@ def stats(reset=False, all_ranks=False):
     own = runtime.stats(bool(reset))
     if not all_ranks:
         return own
-    from rueda._objects import allgather_object  # which needs this module
-
-    everybody = allgather_object(own)
+    everybody = gather_objects(own)
     for rank, one in enumerate(everybody):
         one["late_seconds"] = sum(other["late_ranks"].get(rank, 0.0) for other in everybody)
     return everybody
