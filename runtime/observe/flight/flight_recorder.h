@@ -5,8 +5,8 @@
 // batch of a step plan. The memory is the agent's (then it is readable after this process was
 // killed), else this process's own.
 //
-// Ownership: the mapping, with who asks for it. Threads: submitted() and site() from any; the rest from who has the
-// progress lock.
+// Ownership: the mapping, with who asks for it. Threads: submitted() and site() from any; the rest
+// from who has the progress lock.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,8 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Keeps the memory mapped, also behind the recorder's end: threads that wait may look at its stats
-  // page longer than that.
+  // Keeps the memory mapped, also behind the recorder's end: threads that wait may look at its
+  // stats page longer than that.
   std::shared_ptr<void> mapping() const { return mapping_; }
   bool is_shared() const { return shared_; }
   ByteView memory() const { return {base_, kTotalBytes}; }
@@ -106,7 +106,10 @@ class FlightRecorder {
 
  private:
   FlightRecorder(std::byte* base, bool shared, const Identity& identity)
-      : base_(base), mapping_(base, unmap), shared_(shared), stats_(page_of(base), identity.transport) {}
+      : base_(base),
+        mapping_(base, unmap),
+        shared_(shared),
+        stats_(page_of(base), identity.transport) {}
   static void unmap(void* at);
   static stats::Page* page_of(std::byte* base) {
     return reinterpret_cast<stats::Page*>(base + kStatsOffset);
