@@ -33,6 +33,20 @@ int64_t now_ns() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
+// Nanoseconds since each operation that has not ended was submitted; a join may wait for ever.
+std::vector<int64_t> ages_of_waiting(ByteView memory) {
+  std::vector<int64_t> ages;
+  if (!flight::has_unfinished(memory)) return ages;
+  const auto flight = flight::read_flight(memory);
+  if (!flight.ok()) return ages;
+  const int64_t now = now_ns();
+  for (const flight::Operation& one : flight.value().operations) {
+    if (!one.ended() && one.kind != CollectiveKind::kJoin)
+      ages.push_back(flight::elapsed_ns(one.submitted_ns, now));
+  }
+  return ages;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<JobObserver>> JobObserver::start(ObserverPlan plan) {
@@ -249,15 +263,10 @@ void JobObserver::count() {
     const auto progress = flight::read_progress(watched->memory.bytes());
     if (!progress) continue;
     RankCounters one{rank, *progress, watched->member};
-    if (flight::has_unfinished(watched->memory.bytes())) {
-      if (const auto flight = flight::read_flight(watched->memory.bytes()); flight.ok()) {
-        for (const flight::Operation& operation : flight.value().operations) {
-          if (operation.ended() || operation.kind == CollectiveKind::kJoin) continue;
-          const int64_t age = flight::elapsed_ns(operation.submitted_ns, now_ns()) / 1'000'000;
-          one.progress.oldest_wait_ms = std::max(one.progress.oldest_wait_ms,
-                                                 static_cast<uint64_t>(std::max<int64_t>(age, 1)));
-        }
-      }
+    for (const int64_t age : ages_of_waiting(watched->memory.bytes())) {
+      one.progress.oldest_wait_ms =
+          std::max(one.progress.oldest_wait_ms,
+                   static_cast<uint64_t>(std::max<int64_t>(age / 1'000'000, 1)));
     }
     counters.push_back(one);
   }
@@ -442,17 +451,10 @@ void JobObserver::host_drained(int client, const Result<std::string>& outlook) {
 }
 
 uint64_t JobObserver::stalled(const Watched& watched) const {
-  if (!flight::has_unfinished(watched.memory.bytes())) return 0;
-  const auto flight = flight::read_flight(watched.memory.bytes());
-  if (!flight.ok()) return 0;
-  const int64_t now = now_ns();
-  uint64_t count = 0;
-  for (const flight::Operation& one : flight.value().operations) {
-    const bool waits = !one.ended() && one.kind != CollectiveKind::kJoin;
-    const double age = static_cast<double>(flight::elapsed_ns(one.submitted_ns, now)) * 1e-9;
-    if (waits && age >= plan_.stalled_after) ++count;
-  }
-  return count;
+  const std::vector<int64_t> ages = ages_of_waiting(watched.memory.bytes());
+  return static_cast<uint64_t>(std::count_if(ages.begin(), ages.end(), [&](int64_t age) {
+    return static_cast<double>(age) * 1e-9 >= plan_.stalled_after;
+  }));
 }
 
 JobVitals JobObserver::vitals() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <tuple>
 
 #include "launcher/hosts/report_wire.h"
 #include "launcher/job/exit_report.h"
@@ -335,6 +336,12 @@ void HostsObserver::begin(Round round, Detail detail, const std::set<Rank>& stac
   round_ = std::move(round);
 }
 
+std::pair<RankRecord::Life, std::string> HostsObserver::silence_of(int host,
+                                                                   const std::string& name) const {
+  if (gone_.contains(host)) return {RankRecord::Life::kDead, "lost with its host " + name};
+  return {RankRecord::Life::kSilent, "its host " + name + " does not answer"};
+}
+
 // Those that nobody told of, too.
 std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
   const std::vector<HostStatus> hosts = link_.hosts();
@@ -344,10 +351,7 @@ std::vector<RankRecord> HostsObserver::all_records(Round* round) const {
     RankRecord& record = entry->second;
     record.rank = rank;
     const int host = members_.at(member).host;
-    const std::string& name = hosts[static_cast<size_t>(host)].name;
-    const bool gone = gone_.contains(host);
-    record.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
-    record.state = gone ? "lost with its host " + name : "its host " + name + " does not answer";
+    std::tie(record.life, record.state) = silence_of(host, hosts[static_cast<size_t>(host)].name);
   }
   std::vector<RankRecord> records;
   for (auto& [rank, record] : round->records) records.push_back(std::move(record));
@@ -363,10 +367,7 @@ JobVitals HostsObserver::vitals_of(Round* round) const {
     const int host = members_.at(member).host;
     one.host = job.hosts[static_cast<size_t>(host)].name;
     if (one.now_ns != 0) continue;
-    const bool gone = gone_.contains(host);
-    one.life = gone ? RankRecord::Life::kDead : RankRecord::Life::kSilent;
-    one.state =
-        gone ? "lost with its host " + one.host : "its host " + one.host + " does not answer";
+    std::tie(one.life, one.state) = silence_of(host, one.host);
   }
   for (auto& [rank, one] : round->vitals) job.ranks.push_back(std::move(one));
   std::erase_if(job.hosts, [](const HostStatus& host) { return host.name.empty(); });

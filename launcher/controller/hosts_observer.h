@@ -118,6 +118,8 @@ class HostsObserver {
                std::vector<std::string>* lines);
   void end_drain();
   void take_view(int host, control::Observed* message);
+  // What is said of ranks that this host has told nothing of.
+  std::pair<RankRecord::Life, std::string> silence_of(int host, const std::string& name) const;
   std::vector<RankRecord> all_records(Round* round) const;
   JobVitals vitals_of(Round* round) const;
   JobStatus status_of(std::vector<RankRecord> records) const;

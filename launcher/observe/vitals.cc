@@ -7,23 +7,16 @@
 #include "runtime/observe/stats/summary.h"
 
 namespace rueda::launcher {
-namespace {
-
-double with_open(int64_t before, int64_t since, int64_t now) {
-  const int64_t open = since == 0 ? 0 : flight::elapsed_ns(since, now);
-  return static_cast<double>(before) * 1e-9 + static_cast<double>(open) * 1e-9;
-}
-
-}  // namespace
-
 double RankVitals::waiting_seconds() const {
   if (!flight) return 0;
-  return with_open(flight->stats.waiting_ns, flight->stats.waiting_since, now_ns);
+  const stats::Numbers& at = flight->stats;
+  return 1e-9 * static_cast<double>(stats::waited_until(now_ns, at.waiting_ns, at.waiting_since));
 }
 
 double RankVitals::data_wait_seconds() const {
   if (!flight) return 0;
-  return with_open(flight->stats.data_ns, flight->stats.data_since, now_ns);
+  const stats::Numbers& at = flight->stats;
+  return 1e-9 * static_cast<double>(stats::waited_until(now_ns, at.data_ns, at.data_since));
 }
 
 uint64_t RankVitals::pending() const {

@@ -31,6 +31,7 @@ struct Executor::Planned : Batch {
   std::vector<plan::OpHandle> handles;  // while under way
   uint64_t templates = 0;               // in the flight recorder, of its first tensor
   uint64_t flight = 0;                  // its entry there, while under way
+  int64_t bytes = 0;                    // of its tensors here
 
   // The one that has the tensors.
   Collective& with_tensors() { return on_device ? *on_device : *collective; }

@@ -89,8 +89,10 @@ std::unique_ptr<Executor::Planned> Executor::prepare(const plan::PlannedBatch& p
   auto batch = std::make_unique<Planned>();
   batch->kind = planned.kind;
   batch->generation = generation_;
-  for (size_t i = 0; i < requests.size(); ++i)
+  for (size_t i = 0; i < requests.size(); ++i) {
     batch->results.push_back(result_of(*requests[i], sizes[i], rank(), size()));
+    batch->bytes += bytes_of(*requests[i]);
+  }
   batch->handles.reserve(requests.size());
   CollectiveDesc desc = describe(requests, sizes, size());
   desc.protocol = static_cast<ShmProtocol>(planned.protocol);
@@ -179,10 +181,12 @@ bool Executor::call_devices() {
 }
 
 void Executor::end(Planned* batch) {
-  members_.clear();
-  for (const plan::OpHandle handle : batch->handles) members_.push_back(&request_of(handle));
-  if (batch->recorded) record(*batch, members_);
-  flight_->stats().batch_ended(batch->kind, batch->begun, members_.size(), bytes_of(members_),
+  if (batch->recorded) {
+    members_.clear();
+    for (const plan::OpHandle handle : batch->handles) members_.push_back(&request_of(handle));
+    record(*batch, members_);
+  }
+  flight_->stats().batch_ended(batch->kind, batch->begun, batch->handles.size(), batch->bytes,
                                true);
   flight_->finished(batch->flight, batch->handles.size());
   ++totals_.planned_batches;

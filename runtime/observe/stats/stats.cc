@@ -22,8 +22,7 @@ Stats::Nanos Stats::now() { return std::chrono::steady_clock::now().time_since_e
 
 Stats::Nanos Stats::waited(Nanos at) const {
   const Nanos since = page_.waiting_since.load(std::memory_order_relaxed);
-  const Nanos before = page_.waiting_ns.load(std::memory_order_relaxed);
-  return before + (since == 0 ? 0 : std::max<Nanos>(0, at - since));
+  return waited_until(at, page_.waiting_ns.load(std::memory_order_relaxed), since);
 }
 
 // The time since the last call was busy if anything was under way.

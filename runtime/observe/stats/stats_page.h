@@ -79,6 +79,11 @@ using Numbers = Fields<int64_t>;
 inline constexpr size_t kWords = sizeof(Numbers) / 8;
 static_assert(sizeof(Page) == sizeof(Numbers) && sizeof(Page) % 8 == 0 && sizeof(Page) <= 4096);
 
+// What has been waited before, and since `since` (0: nobody waits) until now. Nanoseconds.
+inline int64_t waited_until(int64_t now, int64_t before, int64_t since) {
+  return before + (since == 0 || now < since ? 0 : now - since);
+}
+
 // Each word whole; those of different moments may not add up exactly.
 inline Numbers read(const Page& page) {
   std::array<int64_t, kWords> words;

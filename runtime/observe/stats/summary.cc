@@ -9,11 +9,6 @@ namespace {
 
 double seconds_of(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// What has waited before, and what waits still.
-int64_t with_open(int64_t before, int64_t since, int64_t now) {
-  return before + (since == 0 ? 0 : std::max<int64_t>(0, now - since));
-}
-
 Histogram<int64_t> difference(const Histogram<int64_t>& now, const Histogram<int64_t>& then) {
   Histogram<int64_t> out;
   out.nanoseconds = now.nanoseconds - then.nanoseconds;
@@ -103,20 +98,20 @@ Summary summarize(const Numbers& now, const Numbers& since, double seconds, Rank
   out.busy_seconds = seconds_of(busy);
   out.overlapped_share = share_of(busy - (now.waited_busy_ns - since.waited_busy_ns), busy);
   out.waiting_seconds =
-      seconds_of(with_open(now.waiting_ns, now.waiting_since, now_ns) - since.waiting_ns);
+      seconds_of(waited_until(now_ns, now.waiting_ns, now.waiting_since) - since.waiting_ns);
   for (const Late& one : late_ranks(now, since)) out.late_ranks_seconds += one.seconds;
   out.steps = static_cast<double>(now.steps - since.steps);
   const auto step = difference(now.step, since.step);
   out.step_seconds_mean = mean_of(step);
   out.step_seconds_p95 = quantile(step, 0.95);
   out.data_wait_seconds =
-      seconds_of(with_open(now.data_ns, now.data_since, now_ns) - since.data_ns);
+      seconds_of(waited_until(now_ns, now.data_ns, now.data_since) - since.data_ns);
   return out;
 }
 
 Numbers as_of(Numbers now, int64_t now_ns) {
-  now.waiting_ns = with_open(now.waiting_ns, now.waiting_since, now_ns);
-  now.data_ns = with_open(now.data_ns, now.data_since, now_ns);
+  now.waiting_ns = waited_until(now_ns, now.waiting_ns, now.waiting_since);
+  now.data_ns = waited_until(now_ns, now.data_ns, now.data_since);
   return now;
 }
 
