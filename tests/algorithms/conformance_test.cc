@@ -95,9 +95,9 @@ const Bytes& wanted_sum(DType dtype, ReduceOp op, Rank size, int64_t count) {
   static std::mutex mutex;
   static std::map<std::tuple<DType, ReduceOp, Rank, int64_t>, Bytes> known;
   const std::lock_guard lock(mutex);
-  Bytes& wanted = known[{dtype, op, size, count}];
-  if (wanted.empty()) wanted = to_bytes(dtype, reduced_ramp(dtype, op, size, count));
-  return wanted;
+  const auto [entry, is_new] = known.try_emplace({dtype, op, size, count});
+  if (is_new) entry->second = to_bytes(dtype, reduced_ramp(dtype, op, size, count));
+  return entry->second;
 }
 
 std::string expect(const Bytes& got, const Bytes& wanted, const std::string& cell) {

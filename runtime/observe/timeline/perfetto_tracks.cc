@@ -210,13 +210,14 @@ class PerfettoTracks final : public TrackWriter {
   uint64_t number_of(std::string_view name, std::string* out) {
     key_.assign(name);
     const auto [it, is_new] = names_.try_emplace(key_, names_.size() + 1);
+    const uint64_t number = it->second;
     if (is_new) {
       add_packet(out, [&](pbf_writer* packet) {
         pbf_writer names(*packet, perfetto::packet::kInternedData);
-        add_name(&names, perfetto::interned::kEventNames, it->second, name);
+        add_name(&names, perfetto::interned::kEventNames, number, name);
       });
     }
-    return it->second;
+    return number;
   }
 
   const Origin origin_;
