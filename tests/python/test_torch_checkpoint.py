@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import rueda.torch as hvd
 import torch
-from expect import raises
+from expect import eventually, raises
 from rueda.torch import _files, _safetensors, checkpoint
 from rueda.torch.checkpoint import _copying, _marks, _shares, _writing, latest, load, resume, save, wait
 from test_sharded_checkpoint import remove, shared_folder
@@ -448,6 +448,52 @@ def test_a_process_that_ends_at_once_has_saved(tmp_path):
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True, timeout=120)
     state = {"x": torch.zeros(1 << 20, dtype=torch.int64)}
     assert load(tmp_path, state) == 3 and torch.equal(state["x"], torch.arange(1 << 20))
+
+
+def leaves_while_the_other_writes():
+    """Rank 0 has left the job, and looks for rank 1's mark again, before rank 1 writes."""
+    hvd.init()
+    rank, left = hvd.rank(), pathlib.Path(os.environ["RUEDA_TEST_FOLDER"], "left")
+    looked, written = threading.Event(), threading.Event()
+    listdir, write_all = os.listdir, _writing.write_all
+
+    def looks(folder):
+        if threading.current_thread().name == "rueda-checkpoint":
+            (written if left.exists() else looked).set()
+        return listdir(folder)
+
+    def writes(*arguments):
+        eventually(left.exists)
+        write_all(*arguments)
+
+    if rank == 0:
+        os.listdir = looks
+    else:
+        _writing.write_all = writes
+    save(os.environ["RUEDA_TEST_FOLDER"], {"tensor": torch.arange(9)}, step=1)
+    assert rank == 1 or looked.wait(60)
+    hvd.shutdown()
+    if rank == 0:
+        left.touch()
+        assert written.wait(60)
+    return {"rank": rank}
+
+
+def test_a_rank_that_has_left_the_job_waits_for_the_others_parts(tmp_path):
+    results(run_ranks(2, leaves_while_the_other_writes, {"RUEDA_TEST_FOLDER": str(tmp_path)}, manual=True))
+    assert latest(tmp_path).step == 1
+
+
+def test_a_failure_that_nobody_asks_for_is_printed_at_the_end(tmp_path):
+    program = (
+        "import os, sys, torch; from rueda.torch import checkpoint\n"
+        "def fail(_): raise OSError(5, 'planted')\n"
+        "os.fsync = fail\n"
+        "checkpoint.save(sys.argv[1], {'x': torch.arange(9)}, step=3)\n"
+        "checkpoint._saving._last.join()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, tmp_path], timeout=120, capture_output=True, text=True)
+    assert "the save of step 3 to" in ended.stderr and "planted" in ended.stderr
 
 
 def test_the_module_is_still_activation_checkpointing():

@@ -51,7 +51,7 @@ class Keeper:
             How many there were; the same on all ranks. `resume` returns it.
         """
         ranks = Ranks()
-        if self._ranks is None or not self._ranks.are_together():
+        if self._ranks is None or self._ranks.have_changed():
             self._ranks, self._is_due = ranks, False  # as of a rank that has just come
         if commits % self._every != 0 and not self._is_due:
             return False

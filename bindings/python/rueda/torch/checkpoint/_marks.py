@@ -5,12 +5,11 @@ A mark need not outlive the system: what is on disk counts from the manifest on.
 
 import json
 import os
-import threading
 import time
 
 _WRITTEN, _FAILED = "{:05d}.written", "{:05d}.failed"
 _LOOK_SECONDS = 0.002, 0.1  # between two looks for marks: first, and at most
-_AFTER_END = 30.0  # seconds that a process which wants to end waits for other ranks' marks
+_AFTER_END = 30.0  # seconds that one which has left the job waits for other ranks' marks
 
 
 def written(folder, rank, entry):
@@ -60,10 +59,9 @@ class _Hope:
 
     def require(self, missing):
         now, names = time.monotonic(), ", ".join(map(str, sorted(missing)))
-        if threading.main_thread().is_alive():
-            if not self._ranks.are_together():
-                raise RuntimeError(f"the job's ranks have changed, and ranks {names} had not written their parts")
-        elif not self._is_ending:
+        if self._ranks.have_changed():
+            raise RuntimeError(f"the job's ranks have changed, and ranks {names} had not written their parts")
+        if not self._is_ending and self._ranks.have_ended():
             self._is_ending, self._end = True, min(self._end, now + _AFTER_END)
         if now >= self._end:
             raise TimeoutError(f"ranks {names} have not written their parts within {self._timeout:g} s (timeout=)")

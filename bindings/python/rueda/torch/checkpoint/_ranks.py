@@ -1,6 +1,7 @@
 """The ranks that save and load together, and how they tell each other what they found."""
 
 import json
+import threading
 
 from rueda._numpy import np
 from rueda._runtime import runtime
@@ -17,9 +18,14 @@ class Ranks:
         self._context = runtime._context
         self.rank, self.size = (0, 1) if self._context is None else (basics.rank(), basics.size())
 
-    def are_together(self):
-        """Whether they are still those of now; any thread."""
-        return runtime._context is self._context
+    def have_changed(self):
+        """Whether the job goes on with others; any thread."""
+        now = runtime._context
+        return now is not None and now is not self._context
+
+    def have_ended(self):
+        """Whether this one has left the job, by ``shutdown()`` or as its process ends; any thread."""
+        return not threading.main_thread().is_alive() or (runtime._context is None and self._context is not None)
 
     def gather(self, record):
         """Every rank's record, in their order."""

@@ -10,7 +10,9 @@
 No collective leaves the thread: marks are files that rank 0 looks for, as all ranks must see one folder anyway.
 """
 
+import atexit
 import os
+import sys
 
 from rueda.torch.checkpoint import _folder
 from rueda.torch.checkpoint._copying import layout_of
@@ -92,6 +94,14 @@ def tell():
         _last.join()  # which may be interrupted: its memory is not the next one's before
         last, _last = _last, None
         last.tell()
+
+
+@atexit.register
+def _tell_at_the_end():
+    """Of a process that did not ask: its threads have ended by now."""
+    failed = _last and _last.failed()
+    if failed:
+        print(f"rueda: {failed}", file=sys.stderr, flush=True)
 
 
 def _agreed_state(ranks, folder, state, step, keep, what):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import sys
 import threading
 import warnings
 
@@ -69,12 +68,18 @@ class Writing:
     def join(self):
         self._thread.join()
 
+    def failed(self):
+        """Of one that has ended: what kept it from being whole, or None."""
+        if self._failure is None:
+            return None
+        return f"the save of step {self._step} to {self._folder} failed: {type(self._failure).__name__}: {self._failure}"
+
     def tell(self):
         """Of one that has ended: raises what kept it from being whole."""
-        if self._failure is None:
+        failed = self.failed()
+        if failed is None:
             return
-        failed = f"the save of step {self._step} to {self._folder} failed: {type(self._failure).__name__}: {self._failure}"
-        if self._ranks.are_together():
+        if not self._ranks.have_changed():
             raise RuntimeError(failed) from self._failure
         warnings.warn(failed, RuntimeWarning, stacklevel=2)  # of a job that has gone on without some ranks
 
@@ -103,8 +108,6 @@ class Writing:
                 shutil.rmtree(self._temporary)
             else:
                 _marks.failed(self._temporary, self._ranks.rank, error, self._own)
-        if not threading.main_thread().is_alive():  # nobody will ask
-            print(f"rueda: step {self._step} was not saved to {self._folder}: {error}", file=sys.stderr, flush=True)
 
     def _write(self):
         """This rank's file, on disk; what the manifest says of it."""
