@@ -228,6 +228,13 @@ int64_t ranges_of(const AttentionPlan& plan, bool backward, const Extent& e, int
 
 }  // namespace
 
+struct KernelScratch::Memory {
+  std::unique_ptr<Scratch> scratch = scratch_pool().take();
+};
+KernelScratch::KernelScratch() : memory_(std::make_unique<Memory>()) {}
+KernelScratch::~KernelScratch() { scratch_pool().give(std::move(memory_->scratch)); }
+float* KernelScratch::floats() const { return memory_->scratch->floats; }
+
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn) {
   const int64_t helpers = std::min<int64_t>(threads, count) - 1;
   std::atomic<int64_t> next{0};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "attention/geometry.h"
@@ -35,6 +36,20 @@ struct KeySide {
 
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
              const QuerySide& queries, const KeySide& keys, int threads);
+
+// Scratch for one kernel call at a time, out of what earlier calls have left.
+class KernelScratch {
+ public:
+  KernelScratch();
+  ~KernelScratch();
+  KernelScratch(const KernelScratch&) = delete;
+  KernelScratch& operator=(const KernelScratch&) = delete;
+  float* floats() const;
+
+ private:
+  struct Memory;
+  std::unique_ptr<Memory> memory_;
+};
 
 // fn(i) for i < count, each once, on up to `threads` threads. Throws what the first fn threw.
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn);

@@ -10,6 +10,8 @@
 namespace rueda::attention {
 namespace {
 
+constexpr uint64_t kWrong = 0x9e37;  // in the hash of a call whose arguments are wrong on one rank
+
 // Its messages and allreduces have names and tags that ordered groups have not.
 Result<engine::ProcessSetPtr> set_of(const engine::Runtime& runtime, uint32_t id) {
   RUEDA_ASSIGN_OR_RETURN(engine::ProcessSetPtr set, runtime.process_sets().find_own(id));
@@ -55,24 +57,30 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
                               bool inline_call) {
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, plan.spec.dtype));
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, computed_as(plan.spec)));
+  return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, std::move(body),
+               inline_call);
+}
+
+Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, Body body,
+                              bool inline_call) {
   auto call = std::make_shared<Call>();
   Link::Place place;
   place.runtime = runtime_;
   place.process_set = process_set;
   // Never 0, which would mean the dtype.
-  const uint64_t hash = plan.report.hash;
+  const uint64_t hash = meeting.hash;
   place.agreed = static_cast<uint16_t>((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) | 1);
   uint32_t serial = 0;
   if (runtime_ != nullptr) {
     RUEDA_ASSIGN_OR_RETURN(const auto set, set_of(*runtime_, process_set));
-    if (set->size() != plan.spec.ranks || *set->place != plan.rank) {
-      return invalid_argument("attention: the plan is for rank " + std::to_string(plan.rank) +
-                              " of " + std::to_string(plan.spec.ranks) + ", the process set has " +
+    if (set->size() != meeting.ranks || *set->place != meeting.rank) {
+      return invalid_argument("attention: the plan is for rank " + std::to_string(meeting.rank) +
+                              " of " + std::to_string(meeting.ranks) + ", the process set has " +
                               std::to_string(set->size()));
     }
     place.members = set->ranks;
     serial = set->serial;
-  } else if (plan.spec.ranks != 1) {
+  } else if (meeting.ranks != 1) {
     return invalid_argument("attention: the plan is for several ranks");
   }
   {
@@ -135,6 +143,37 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
       known, process_set,
       [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
           Link* link) { return attention::backward(*plan, link, threads, tensors, saved.get()); },
+      inline_call);
+}
+
+Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int threads,
+                               const DecodeTensors& tensors) {
+  spec.rank = 0;
+  spec.ranks = 1;
+  if (runtime_ != nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(const auto set, set_of(*runtime_, process_set));
+    spec.ranks = set->size();
+    spec.rank = *set->place;
+  }
+  Status wrong = check(spec);
+  if (wrong.ok()) wrong = check_own(spec);
+  // The others are told by a message that is none of theirs.
+  const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
+  const bool inline_call = spec.ranks == 1;
+  return start(
+      meeting, process_set,
+      [spec = std::move(spec), wrong = std::move(wrong), threads = threads_of(threads),
+       tensors](Link* link) {
+        if (wrong.ok()) return attention::decode(spec, link, threads, tensors);
+        for (Rank peer = 0; peer < spec.ranks; ++peer) {
+          if (peer == spec.rank) continue;
+          for (const bool answer : {false, true}) {
+            if (!link->send(peer, link->take(1), 1, answer).ok()) return wrong;
+            if (!link->recv(peer, link->take(1), 1, answer).ok()) return wrong;
+          }
+        }
+        return wrong;
+      },
       inline_call);
 }
 

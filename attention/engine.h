@@ -16,6 +16,7 @@
 #include <mutex>
 #include <thread>
 
+#include "attention/decode.h"
 #include "attention/executor.h"
 #include "runtime/engine/completion.h"
 
@@ -57,11 +58,20 @@ class Engine {
   Result<CallPtr> backward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
                            int threads, const BackwardTensors& tensors,
                            std::shared_ptr<const Saved> saved, bool inline_call = false);
+  // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.
+  Result<CallPtr> decode(DecodeSpec spec, uint32_t process_set, int threads,
+                         const DecodeTensors& tensors);
 
  private:
   using Body = std::function<Status(Link*)>;
+  // What the ranks of a call have agreed on.
+  struct Meeting {
+    Rank rank, ranks;
+    uint64_t hash;
+  };
   Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, Body body,
                         bool inline_call);
+  Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, Body body, bool inline_call);
   int threads_of(int asked) const;
 
   engine::Runtime* const runtime_;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/hash.h"
+
 namespace rueda::attention {
 namespace {
 
@@ -70,20 +72,6 @@ Status check_mask(const AttentionSpec& spec) {
   }
   return {};
 }
-
-struct Fnv {
-  uint64_t value = 14695981039346656037ull;
-  void bytes(const void* data, size_t count) {
-    const auto* at = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < count; ++i) value = (value ^ at[i]) * 1099511628211ull;
-  }
-  void number(int64_t x) { bytes(&x, sizeof x); }
-  template <typename T>
-  void list(const std::vector<T>& x) {
-    number(static_cast<int64_t>(x.size()));
-    if (!x.empty()) bytes(x.data(), x.size() * sizeof(T));
-  }
-};
 
 void dilated(const AttentionSpec& spec, std::vector<Component>* result) {
   const Mask& mask = spec.mask;

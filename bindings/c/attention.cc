@@ -25,6 +25,7 @@ namespace {
 
 // The first versions of what callers fill in.
 constexpr size_t kFirstSpecBytes = sizeof(rueda_attention_spec);
+constexpr size_t kFirstDecodeBytes = sizeof(rueda_attention_decode_spec);
 constexpr size_t kFirstKernelBytes = sizeof(rueda_attention_kernel);
 
 std::vector<int64_t> list(const int64_t* values, int64_t count) {
@@ -91,6 +92,37 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   result.layout_per_sequence = c.layout_per_sequence != 0;
   result.key_length = c.key_length;
   result.mask.cu_seqlens_k = list(c.cu_seqlens_k, c.cu_seqlens_count);
+  return result;
+}
+
+Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
+  if (spec == nullptr) return rueda::invalid_argument("no decode spec (NULL)");
+  rueda_attention_decode_spec c = RUEDA_ATTENTION_DECODE_SPEC_INIT;
+  RUEDA_RETURN_IF_ERROR(
+      rueda::c_abi::read_struct(spec, kFirstDecodeBytes, "rueda_attention_decode_spec", &c));
+  if (c.dtype < 0 || c.dtype > 255 || !rueda::is_valid(static_cast<rueda::DType>(c.dtype)))
+    return rueda::invalid_argument("attention: dtype " + std::to_string(c.dtype) + " is unknown");
+  if (c.batch > 0) RUEDA_RETURN_IF_ERROR(require(c.lengths, "lengths"));
+  attention::DecodeSpec result;
+  result.batch = c.batch;
+  result.queries = c.queries;
+  result.heads = c.heads;
+  result.kv_heads = c.kv_heads;
+  result.head_dim = c.head_dim;
+  result.dtype = static_cast<rueda::DType>(c.dtype);
+  result.own = c.own != 0;
+  result.causal = c.causal != 0;
+  result.left = c.left;
+  result.global_tokens = c.global_tokens;
+  result.scale = c.scale;
+  result.lengths = list(c.lengths, c.batch);
+  if (c.sinks != nullptr && c.heads > 0) result.sinks.assign(c.sinks, c.sinks + c.heads);
+  result.sequences = c.sequences;
+  result.blocks = c.blocks;
+  result.block_tokens = c.block_tokens;
+  result.table_blocks = c.table_blocks;
+  if (c.block_table != nullptr && c.batch > 0 && c.table_blocks > 0)
+    result.block_table.assign(c.block_table, c.block_table + c.batch * c.table_blocks);
   return result;
 }
 
@@ -337,6 +369,20 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
           plan->plan, static_cast<uint32_t>(process_set), threads,
           {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk), out(dv)},
           saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1);
+    });
+  });
+}
+
+int32_t rueda_attention_decode(rueda_context* context, const rueda_attention_decode_spec* spec,
+                               int32_t process_set, int32_t threads, const void* q, const void* k,
+                               const void* v, void* result, float* lse, rueda_request** request,
+                               rueda_error* error) {
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(request, "where the request goes"));
+    RUEDA_ASSIGN_OR_RETURN(attention::DecodeSpec converted, convert(spec));
+    return start_call(context, request, [&](attention::Engine* engine) {
+      return engine->decode(std::move(converted), static_cast<uint32_t>(process_set), threads,
+                            {in(q), in(k), in(v), out(result), lse});
     });
   });
 }

@@ -175,6 +175,19 @@ class AttentionSpec(ctypes.Structure):
     ]
 
 
+class AttentionDecodeSpec(ctypes.Structure):
+    """rueda_attention_decode_spec"""
+
+    _fields_ = [
+        ("struct_size", _size_t), ("batch", _int64), ("queries", _int64), ("heads", _int64),
+        ("kv_heads", _int64), ("head_dim", _int64), ("dtype", _int32), ("own", _int32),
+        ("causal", _int32), ("left", _int64), ("global_tokens", _int64), ("scale", _double),
+        ("lengths", _pointer(_int64)), ("sinks", _void_p), ("sequences", _int64),
+        ("blocks", _int64), ("block_tokens", _int64), ("block_table", _pointer(_int32)),
+        ("table_blocks", _int64),
+    ]
+
+
 class AttentionRows(ctypes.Structure):
     """rueda_attention_rows"""
 
@@ -342,6 +355,10 @@ FUNCTIONS = {
     "rueda_attention_backward": (_int32, [
         _void_p, _void_p, _int32, _int32, _void_p, _void_p, _void_p, _void_p, _void_p, _void_p,
         _void_p, _void_p, _void_p, _void_p, _void_p, _pointer(_void_p), _pointer(Error),
+    ]),
+    "rueda_attention_decode": (_int32, [
+        _void_p, _pointer(AttentionDecodeSpec), _int32, _int32, _void_p, _void_p, _void_p, _void_p,
+        _void_p, _pointer(_void_p), _pointer(Error),
     ]),
     "rueda_attention_saved_release": (None, [_void_p]),
     "rueda_attention_saved_size": (_int64, [_void_p]),

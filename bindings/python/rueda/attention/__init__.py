@@ -23,6 +23,9 @@ Keys may be more or fewer than queries (cross-attention; new queries with a pref
 says how many, where ``length`` is given. Each side is spread by the layout. ``causal`` and ``window_size``
 are then aligned at the end, as in flash-attention: the last query stands at the last key.
 
+`decode_attention` is for inference: a few new queries against a cache of keys and values that is spread over the
+ranks.
+
 `dilated_attention` and `block_sparse_attention` are local: whole sequences, one process, no job.
 
 `VirtualRing` is a ring of several ranks in one process, for one GPU. GPU tensors: docs/gpu.md.
@@ -33,6 +36,7 @@ PyTorch's and are imported when they are asked for.
 
 from rueda.attention._attend import AttentionRequest, attend
 from rueda.attention._blocks import BlockMask
+from rueda.attention._decode import decode_attention
 from rueda.attention._functions import (
     MODULES,
     all_gather_attention,
@@ -59,6 +63,7 @@ __all__ = [
     "BlockMask",
     "all_gather_attention",
     "block_sparse_attention",
+    "decode_attention",
     "dilated_attention",
     "kernel_for",
     "merge_attention",
