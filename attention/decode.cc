@@ -80,8 +80,8 @@ std::vector<Chunk> chunks_of(const DecodeSpec& s) {
     const auto cut = [&](int64_t from, int64_t to, int64_t left) {
       const int64_t count = std::clamp<int64_t>((to - from) / kFewestKeys, 1, kMostChunks);
       for (int64_t c = 0; c < count && from < to; ++c) {
-        chunks.push_back({b, from + (to - from) * c / count, from + (to - from) * (c + 1) / count,
-                          left});
+        chunks.push_back(
+            {b, from + (to - from) * c / count, from + (to - from) * (c + 1) / count, left});
       }
     };
     if (s.left >= 0) {
@@ -172,8 +172,7 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
       const float* part = parts + (static_cast<int64_t>(c) * s.kv_heads + head) * some * rows.width;
       for (int64_t i = 0; i < s.queries; ++i) {
         for (int64_t g = 0; g < group; ++g, part += rows.width) {
-          const int64_t row =
-              (chunks[c].sequence * s.queries + i) * s.heads + head * group + g;
+          const int64_t row = (chunks[c].sequence * s.queries + i) * s.heads + head * group + g;
           add(part, partial + row * rows.width, d);
         }
       }
@@ -271,16 +270,16 @@ Status check(const DecodeSpec& s) {
     return wrong("global_tokens says what is seen beyond a window; there is none");
   if (!std::isfinite(s.scale)) return wrong("the scale is not finite");
   if (!s.sinks.empty() && static_cast<int64_t>(s.sinks.size()) != s.heads)
-    return wrong("there are " + std::to_string(s.sinks.size()) + " sinks, expected one for each of " +
-                 std::to_string(s.heads) + " heads");
+    return wrong("there are " + std::to_string(s.sinks.size()) +
+                 " sinks, expected one for each of " + std::to_string(s.heads) + " heads");
   if (static_cast<int64_t>(s.lengths.size()) != s.batch)
     return wrong("there are " + std::to_string(s.lengths.size()) + " lengths for " +
                  std::to_string(s.batch) + " sequences");
   for (int64_t b = 0; b < s.batch; ++b) {
     const int64_t length = s.lengths[index(b)];
     if (length != 0 && (length < s.queries || length > kMost))
-      return wrong("the length of sequence " + std::to_string(b) + " is " +
-                   std::to_string(length) + ": it counts the " + std::to_string(s.queries) +
+      return wrong("the length of sequence " + std::to_string(b) + " is " + std::to_string(length) +
+                   ": it counts the " + std::to_string(s.queries) +
                    " new tokens of the queries, or is 0 where there is no sequence");
   }
   return check_kernel(s.dtype, s.dtype);
@@ -292,17 +291,18 @@ Status check_own(const DecodeSpec& s) {
   };
   const int64_t expected = s.own ? split_rows(s.batch, s.rank, s.ranks) : s.batch;
   if (s.sequences != expected)
-    return wrong("q has " + std::to_string(s.sequences) + " sequences, expected " +
-                 std::to_string(expected) +
-                 (s.own ? ": rank " + std::to_string(s.rank) + "'s share of " +
-                              std::to_string(s.batch)
-                        : " as there are lengths"));
+    return wrong(
+        "q has " + std::to_string(s.sequences) + " sequences, expected " +
+        std::to_string(expected) +
+        (s.own ? ": rank " + std::to_string(s.rank) + "'s share of " + std::to_string(s.batch)
+               : " as there are lengths"));
   if (s.blocks < 0 || s.block_tokens < 1 || s.blocks > kMost || s.block_tokens > kMost ||
       s.blocks * s.block_tokens > std::numeric_limits<int32_t>::max())
     return wrong("a cache of " + std::to_string(s.blocks) + " blocks of " +
                  std::to_string(s.block_tokens) + " tokens is not possible: 2^31 - 1 at most");
-  if (s.block_table.empty() ? s.blocks < s.batch
-                            : static_cast<int64_t>(s.block_table.size()) != s.batch * s.table_blocks)
+  if (s.block_table.empty()
+          ? s.blocks < s.batch
+          : static_cast<int64_t>(s.block_table.size()) != s.batch * s.table_blocks)
     return wrong("the cache or the block table is of other than " + std::to_string(s.batch) +
                  " sequences");
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -353,9 +353,8 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
     RUEDA_RETURN_IF_ERROR(round.receive([&](Rank peer) -> Bytes {
       return {all + rows.begin(peer) * d * bytes, rows.count(peer) * d * bytes};
     }));
-    RUEDA_RETURN_IF_ERROR(round.send([&](Rank) -> std::pair<const std::byte*, int64_t> {
-      return {t.q, count * d * bytes};
-    }));
+    RUEDA_RETURN_IF_ERROR(round.send(
+        [&](Rank) -> std::pair<const std::byte*, int64_t> { return {t.q, count * d * bytes}; }));
     RUEDA_RETURN_IF_ERROR(round.wait());
     q = all;
   }
@@ -366,8 +365,8 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
     return came + (peer < s.rank ? peer : peer - 1) * count * width;
   };
   Round parts{link, s, "decode attention, exchange of partial results", true, {}, {}, {}, {}};
-  RUEDA_RETURN_IF_ERROR(parts.receive(
-      [&](Rank peer) -> Bytes { return {as_bytes(from(peer)), count * width * 4}; }));
+  RUEDA_RETURN_IF_ERROR(
+      parts.receive([&](Rank peer) -> Bytes { return {as_bytes(from(peer)), count * width * 4}; }));
   float* const partial = link->take_array<float>(rows.all() * width);
   compute_here(s, threads, q, t.k, t.v, link, partial);
   RUEDA_RETURN_IF_ERROR(link->check_aborted());

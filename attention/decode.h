@@ -1,10 +1,10 @@
 // Decoding: a few new queries of each sequence against a key/value cache that is spread over ranks.
 //
-// Token t of a sequence lies on rank t % ranks, at place t / ranks of that rank's cache (the striped
-// layout), so that caches grow evenly and a prompt's shard is the beginning of its cache. Queries
-// are few and keys are many: queries travel, and come back as partial results (local_kernel.h),
-// which are merged by log-sum-exp in the order of the ranks: the same bits each time, whatever the
-// number of threads. Nothing of the cache travels.
+// Token t of a sequence lies on rank t % ranks, at place t / ranks of that rank's cache (the
+// striped layout), so that caches grow evenly and a prompt's shard is the beginning of its cache.
+// Queries are few and keys are many: queries travel, and come back as partial results
+// (local_kernel.h), which are merged by log-sum-exp in the order of the ranks: the same bits each
+// time, whatever the number of threads. Nothing of the cache travels.
 //
 //   the same queries on all ranks     each computes its partial results for all of them; each
 //                                     merges the partial results of an equal share of the rows, and
@@ -40,7 +40,7 @@ struct DecodeSpec {
   // Tokens of each sequence on all ranks, the new ones included; 0: of none, its result is 0.
   std::vector<int64_t> lengths;
   std::vector<float> sinks;  // of each head, a score without a value; empty: none
-  int64_t sequences = 1;      // that q has on this rank
+  int64_t sequences = 1;     // that q has on this rank
   // The cache is (blocks, block_tokens, kv_heads, head_dim). block_table is (batch, table_blocks):
   // where the tokens of a sequence on this rank lie, block_tokens after block_tokens. Empty:
   // sequence i is block i.

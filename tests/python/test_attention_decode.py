@@ -166,7 +166,6 @@ def test_long_caches_are_cut_and_merged():
 @ranks(1, 2, 3)
 def test_a_prompt_of_ring_attention_is_gone_on_with():
     """A whole sequence at once, and its last token by the cache that the prompt has left."""
-    rank, size = hvd.rank(), hvd.size()
     length = 37
     q, k, v = problem(5, [length], length, 4, 2, 16)
     k, v = k[0][None], v[0][None]

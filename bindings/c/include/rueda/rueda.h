@@ -749,9 +749,10 @@ RUEDA_API int32_t rueda_attention_backward(rueda_context* context, const rueda_a
                                            const void* v, const void* out, const float* lse,
                                            const rueda_attention_saved* saved, void* dq, void* dk,
                                            void* dv, rueda_request** request, rueda_error* error);
-/* Decoding: the last `queries` tokens of each sequence against a key/value cache that is spread over
- * the ranks: token t lies on rank t % ranks, at place t / ranks of that rank's cache (what layout 2
- * leaves on it). All ranks call alike, in the same order; what is marked * is each rank's own. */
+/* Decoding: the last `queries` tokens of each sequence against a key/value cache that is spread
+ * over the ranks: token t lies on rank t % ranks, at place t / ranks of that rank's cache (what
+ * layout 2 leaves on it). All ranks call alike, in the same order; what is marked * is each rank's
+ * own. */
 typedef struct rueda_attention_decode_spec {
   size_t struct_size;
   int64_t batch, queries, heads, kv_heads, head_dim; /* batch: sequences of all ranks */
@@ -766,18 +767,19 @@ typedef struct rueda_attention_decode_spec {
   const int64_t* lengths; /* (batch): tokens on all ranks, the new ones too; 0: no sequence */
   const float* sinks;     /* (heads): a score without a value; NULL: none */
   int64_t sequences;      /* * of q */
-  /* * The cache is (blocks, block_tokens, kv_heads, head_dim); block_table (batch, table_blocks) says
-   * which blocks have a sequence's tokens, in order. NULL: sequence i is block i. */
+  /* * The cache is (blocks, block_tokens, kv_heads, head_dim); block_table (batch, table_blocks)
+   * says which blocks have a sequence's tokens, in order. NULL: sequence i is block i. */
   int64_t blocks, block_tokens;
   const int32_t* block_table;
   int64_t table_blocks;
 } rueda_attention_decode_spec;
 /* clang-format off */
-#define RUEDA_ATTENTION_DECODE_SPEC_INIT \
-  {sizeof(rueda_attention_decode_spec), 1, 1, 1, 1, 0, 7, 0, 1, -1, 0, 0.0, NULL, NULL, 1, 0, 1, NULL, 0}
+#define RUEDA_ATTENTION_DECODE_SPEC_INIT                                              \
+  {sizeof(rueda_attention_decode_spec), 1, 1, 1, 1, 0, 7, 0, 1, -1, 0, 0.0, NULL, NULL, \
+   1, 0, 1, NULL, 0}
 /* clang-format on */
-/* Starts a call. q and out: (sequences, queries, heads, head_dim); lse: (sequences, heads, queries),
- * or NULL. The spec and its arrays are read before this returns; tensors belong to the call until
+/* Starts a call. q and out: (sequences, queries, heads, head_dim); lse: (sequences, heads,
+ * queries), or NULL. The spec and its arrays are read before this returns; tensors belong to the call until
  * it has ended. With context NULL the whole cache is here. Wrong arguments are the request's error,
  * on the other ranks too. */
 RUEDA_API int32_t rueda_attention_decode(rueda_context* context,
