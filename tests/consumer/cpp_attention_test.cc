@@ -1,5 +1,6 @@
 // What the C++ header of attention promises beyond the C ABI, on one rank: sizes and types are
 // checked, a call can be looked at, waited for and aborted. Several ranks: project/consumer.cc.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
@@ -67,6 +68,48 @@ TEST_CASE("C++ attends with and without a job, to the same bits", "[cpp][attenti
   // So its score has no gradient; the last key is seen by the last query of each head alone.
   for (std::size_t i = 0; i < 64; ++i) CHECK(std::abs(dq[i]) < 1e-4f);
   CHECK(dv != a.v);
+}
+
+TEST_CASE("C++ decodes over a cache, in blocks too, as it attends", "[cpp][attention]") {
+  rueda::Context hvd = rueda::init();
+  const ra::Plan plan = ra::make_plan(
+      {.length = 2, .key_length = 9, .heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true}, 0,
+      1);
+  Tensors t(plan);
+  ra::forward(nullptr, plan, t.q, t.k, t.v, t.out, t.lse).wait();
+  ra::DecodeSpec spec{.queries = 2, .heads = 4, .kv_heads = 2, .head_dim = 8};
+  spec.lengths = {9};
+  spec.blocks = 1;
+  spec.block_tokens = 9;
+  auto out = t.q;
+  auto lse = t.lse;
+  const auto close = [](const std::vector<float>& a, const std::vector<float>& b) {
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) < 1e-5f);
+  };
+  ra::decode(hvd, spec, t.q, t.k, t.v, out, lse).wait();
+  close(out, t.out);
+  close(lse, t.lse);
+  // Three blocks of three, in another order.
+  spec.blocks = spec.block_tokens = 3;
+  spec.block_table = {2, 0, 1};
+  const auto moved = [](const std::vector<float>& whole) {
+    const std::ptrdiff_t block = 3 * 2 * 8;
+    std::vector<float> blocks(whole.size());
+    for (const auto& [from, to] : {std::pair{0, 2}, {1, 0}, {2, 1}})
+      std::copy_n(whole.begin() + from * block, block, blocks.begin() + to * block);
+    return blocks;
+  };
+  const auto k = moved(t.k), v = moved(t.v);
+  ra::decode(nullptr, spec, t.q, k, v, out, std::span<float>{}).wait();
+  close(out, t.out);
+  spec.block_table = {2, 0, 3};
+  CHECK(told([&] { ra::decode(nullptr, spec, t.q, t.k, t.v, out, lse).wait(); }).find("block 3") !=
+        std::string::npos);
+  spec.block_tokens = 4;
+  const std::string message = told([&] { (void)ra::decode(hvd, spec, t.q, t.k, t.v, out, lse); });
+  INFO(message);
+  CHECK(message.find("k has 144 elements") != std::string::npos);
 }
 
 TEST_CASE("every mask and scheme of C++ is the library's", "[cpp][attention]") {

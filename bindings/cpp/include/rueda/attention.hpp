@@ -24,6 +24,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "rueda/attention_plan.hpp"
 #include "rueda/error.hpp"
@@ -117,6 +118,77 @@ Request backward(const Context& hvd, const Plan& plan, const Saved& saved, DO&& 
           detail::checked(dv, "dv", keys, dtype), &request, &error),
       error);
   return Request(request, dtype);
+}
+
+// A few new queries of each sequence against a key/value cache that the ranks share: token t of a
+// sequence lies on rank t % ranks, at place t / ranks of that rank's cache. See docs/attention.md.
+struct DecodeSpec {
+  std::int64_t queries = 1;  // the last tokens of each sequence; in the cache already
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 0;          // divides heads; 0: as many
+  std::int64_t head_dim = 0;          // 1 to 256
+  rueda_dtype dtype = RUEDA_FLOAT32;  // or RUEDA_BFLOAT16, RUEDA_FLOAT16
+  bool own = false;    // q and out are of this rank's share of the sequences, not of all
+  bool causal = true;  // of several queries, none sees those behind it
+  std::int64_t left = -1, global_tokens = 0;  // sliding window, and what is seen beyond it
+  double softmax_scale = 0;                   // 0: head_dim ^ -0.5
+  std::vector<std::int64_t> lengths = {};     // of each sequence, on all ranks, new tokens included
+  std::vector<float> sinks = {};              // of each head, a score without a value
+  // This rank's cache is (blocks, block_tokens, kv_heads, head_dim). block_table: of each sequence,
+  // as many blocks, in which its tokens lie in order; empty: sequence i is block i.
+  std::int64_t blocks = 0, block_tokens = 1;
+  std::vector<std::int32_t> block_table = {};
+  int process_set = 0;  // whose ranks: all, or Context::add_process_set
+};
+
+// Starts a call. q and out: (sequences, queries, heads, head_dim); lse, (sequences, heads,
+// queries), may be empty. `hvd` is a Context; nullptr: the whole cache is here.
+template <typename Context, Input Q, Input K, Input V, InOut O>
+Request decode(const Context& hvd, const DecodeSpec& spec, Q&& q, K&& k, V&& v, O&& out,
+               std::span<float> lse, int threads = 0) {
+  rueda_attention_decode_spec c = RUEDA_ATTENTION_DECODE_SPEC_INIT;
+  const auto batch = static_cast<std::int64_t>(spec.lengths.size());
+  const auto blocks = static_cast<std::int64_t>(spec.block_table.size());
+  const std::int64_t row = spec.queries * spec.heads * spec.head_dim;
+  c.batch = batch;
+  c.queries = spec.queries;
+  c.heads = spec.heads;
+  c.kv_heads = spec.kv_heads == 0 ? spec.heads : spec.kv_heads;
+  c.head_dim = spec.head_dim;
+  c.dtype = spec.dtype;
+  c.own = spec.own;
+  c.causal = spec.causal;
+  c.left = spec.left;
+  c.global_tokens = spec.global_tokens;
+  c.scale = spec.softmax_scale;
+  c.lengths = spec.lengths.data();
+  c.sinks = spec.sinks.empty() ? nullptr : spec.sinks.data();
+  c.blocks = spec.blocks;
+  c.block_tokens = spec.block_tokens;
+  c.block_table = spec.block_table.empty() ? nullptr : spec.block_table.data();
+  c.table_blocks = batch == 0 ? 0 : blocks / batch;
+  const auto elements = static_cast<std::int64_t>(api1::detail::view(q).size());
+  detail::require(row > 0 && elements % row == 0, "q is not (sequences, queries, heads, head_dim)");
+  detail::require(spec.sinks.empty() || std::ssize(spec.sinks) == spec.heads,
+                  "sinks: one for each head");
+  detail::require(batch == 0 || blocks % batch == 0,
+                  "block_table has other than as many blocks for each");
+  c.sequences = elements / row;
+  const auto size = static_cast<std::size_t>(elements);
+  const auto keys =
+      static_cast<std::size_t>(spec.blocks * spec.block_tokens * c.kv_heads * spec.head_dim);
+  const auto rows = static_cast<std::size_t>(c.sequences * spec.queries * spec.heads);
+  const void* in_q = detail::checked(q, "q", size, spec.dtype);
+  const void* in_k = detail::checked(k, "k", keys, spec.dtype);
+  const void* in_v = detail::checked(v, "v", keys, spec.dtype);
+  void* result = detail::checked(out, "out", size, spec.dtype);
+  float* sums = lse.empty() ? nullptr : detail::checked(lse, "lse", rows, RUEDA_FLOAT32);
+  rueda_request* request = nullptr;
+  rueda_error error = RUEDA_ERROR_INIT;
+  api1::detail::check(rueda_attention_decode(detail::context_of(hvd), &c, spec.process_set, threads,
+                                             in_q, in_k, in_v, result, sums, &request, &error),
+                      error);
+  return Request(request, spec.dtype);
 }
 
 }  // namespace attention

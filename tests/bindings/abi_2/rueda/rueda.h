@@ -779,9 +779,9 @@ typedef struct rueda_attention_decode_spec {
    1, 0, 1, NULL, 0}
 /* clang-format on */
 /* Starts a call. q and out: (sequences, queries, heads, head_dim); lse: (sequences, heads,
- * queries), or NULL. The spec and its arrays are read before this returns; tensors belong to the call until
- * it has ended. With context NULL the whole cache is here. Wrong arguments are the request's error,
- * on the other ranks too. */
+ * queries), or NULL. The spec and its arrays are read before this returns; tensors belong to the
+ * call until it has ended. With context NULL the whole cache is here. Wrong arguments are the
+ * request's error, on the other ranks too. */
 RUEDA_API int32_t rueda_attention_decode(rueda_context* context,
                                          const rueda_attention_decode_spec* spec,
                                          int32_t process_set, int32_t threads, const void* q,
