@@ -77,7 +77,8 @@ VARIABLES = [
     ),
     *_all(WARNED, _NO_GPU, "HOROVOD_BATCH_D2D_MEMCOPIES", quiet=("", "0", "1")),
     *_all(WARNED, _NO_GPU, "HOROVOD_NUM_NCCL_STREAMS", quiet=("", "1")),
-    *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"),
+    *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION"),
+    Variable("HOROVOD_DISABLE_NVTX_RANGES", HONOURED, "1: a profiler that listens through NVTX sees no ranges of rueda's"),
     Variable(
         "HOROVOD_ENABLE_XLA_OPS", WARNED, "XLA cannot compile rueda's collectives; leave out jit_compile=True (docs/tensorflow.md)"
     ),
