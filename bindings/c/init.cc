@@ -195,9 +195,17 @@ Status prepare(const rueda_init_options* said, Start* start) {
   RUEDA_RETURN_IF_ERROR(rueda::attention::use_kernel(config.attention_kernel));
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
+  if (config.autotune && options.place.rank == 0) {
+    RUEDA_WARN("bootstrap", "nothing is tuned: no setting gained 5 % over the defaults where it was measured "
+               "(RUEDA_AUTOTUNE; docs/benchmarks.md, scripts/tune_grid)");
+  }
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);
   rueda::engine::Agents& agents = start->agents;
   agents.flight_fd = options.place.flight_fd;
+  const char* const unseen = getenv("HOROVOD_DISABLE_NVTX_RANGES");
+  if (const char* const profiler = getenv("NVTX_INJECTION64_PATH");
+      profiler != nullptr && (unseen == nullptr || std::atoi(unseen) == 0))
+    agents.nvtx_library = profiler;
   if (!options.place.life_fds.empty()) {
     RUEDA_ASSIGN_OR_RETURN(const auto fds, rueda::life::LifeFds::parse(options.place.life_fds));
     RUEDA_ASSIGN_OR_RETURN(agents.life, rueda::life::LifeLine::open(fds, config.crash_handlers));

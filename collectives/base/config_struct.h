@@ -148,6 +148,8 @@ struct Config {
   std::string log_level = "warning";
   // RUEDA_LOG_HIDE_TIME: 1: log messages do not begin with the time
   bool log_hide_time = false;
+  // RUEDA_AUTOTUNE: 1: rank 0 says why nothing is tuned (docs/benchmarks.md)
+  bool autotune = false;
   // RUEDA_SIMD_TARGET: instruction set of the kernels by name; empty takes the best this CPU has
   std::string simd_target;
   // RUEDA_ATTENTION_KERNEL: local kernel of attention by name; auto: of highest priority for the

@@ -30,16 +30,14 @@ struct NoEffect {
 
 constexpr const char* kController = "controller";
 constexpr const char* kBySize = "rueda chooses by sizes and hosts";
-constexpr const char* kOnlyAutotune = "it matters only with autotuning, which rueda does not have";
+constexpr const char* kOnlyAutotune = "nothing is tuned (docs/benchmarks.md)";
 
 constexpr NoEffect kNoEffect[] = {
     {"params.cycle_time_ms", "rueda has no cycle: ranks are woken by tensors and by each other"},
     {"params.hierarchical_allreduce", kBySize},
     {"params.hierarchical_allgather", kBySize},
     {"params.torus_allreduce", kBySize},
-    {"autotune.enabled",
-     "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning", true},
-    {"autotune.log_file", kOnlyAutotune},
+    {"autotune.log_file", "nothing is tuned (docs/benchmarks.md), and no log is written"},
     {"autotune.warmup_samples", kOnlyAutotune},
     {"autotune.steps_per_sample", kOnlyAutotune},
     {"autotune.bayes_opt_max_samples", kOnlyAutotune},

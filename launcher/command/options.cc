@@ -13,7 +13,7 @@ namespace {
 // Flags of horovodrun that are not ours, by how they begin.
 constexpr const char* kHorovodrunOnly[] = {
     "--jsrun",           "--hierarchical-", "--no-hierarchical-", "--torus-",
-    "--no-torus-",       "--autotune",      "--no-autotune",      "--mpi-threads-",
+    "--no-torus-",       "--autotune-",     "--mpi-threads-",
     "--no-mpi-threads-", "--binding-args",  "--num-nccl-streams", "--thread-affinity",
     "--gloo-timeout-"};
 

@@ -22,7 +22,8 @@ struct Agents {
   // Told once, from the coordinator's thread, when something ends because of another rank, before
   // anybody hears of it: the launcher then knows that this rank is not the culprit.
   std::function<void(const std::string&)> blame;
-  int flight_fd = -1;  // memory of the flight recorder; not owned
+  std::string nvtx_library;  // of a profiler that listens: NVTX_INJECTION64_PATH
+  int flight_fd = -1;        // memory of the flight recorder; not owned
   // That are there from the beginning, the same on all ranks; empty ones and those that are there
   // already are left out.
   std::vector<std::vector<int32_t>> process_sets;

@@ -73,7 +73,7 @@ void Executor::launch(const wire::Response& response, std::vector<Request*> memb
                             &batch->collective->tensors()[i]);
   }
   batch->recorded = recorder_->on();
-  if (batch->recorded) recorder_->batch_begun(batch->begun);
+  if (batch->recorded) batch->range = recorder_->batch_begun(batch->begun, batch->members);
   if (batch->collective && failure_.ok())
     batch->collective->start({batch->recorded ? &batch->times : nullptr, &batch->order});
   running_.push_back(std::move(batch));
@@ -136,7 +136,7 @@ void Executor::record(const Batch& batch, std::span<Request* const> members) {
                          stage_clock()};
   // Straight from and to the tensors: over sockets.
   if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
-  recorder_->batch_ended(run, members.size());
+  recorder_->batch_ended(run, members.size(), batch.range);
   for (Request* member : members) recorder_->member(member, run);
 }
 

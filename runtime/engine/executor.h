@@ -142,6 +142,7 @@ class Executor {
                                    std::span<const SizesPtr> sizes);
   Planned& at(uint64_t number) { return *plan_[number % plan_.size()]; }
   bool call_devices();
+  void collect_members(const Planned& batch);  // into members_
   void end(Planned* batch);
 
   transport::Transport* transport_;

@@ -17,6 +17,7 @@ struct Executor::Batch {
   timeline::Nanos begun = 0;
   StageTimes times;
   bool recorded = false;  // somebody recorded when it began
+  timeline::nvtx::RangeId range = 0;
   nccl::StreamOrder order;
 };
 

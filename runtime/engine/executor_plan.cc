@@ -133,7 +133,9 @@ void Executor::enter(std::span<const plan::OpHandle> handles) {
   batch.begun = flight_->stats().batch_begun();
   if (batch.recorded) {
     batch.times = {};
-    recorder_->batch_begun(batch.begun);
+    members_.clear();  // told when it begins, to who wants to know
+    if (recorder_->names_batches()) collect_members(batch);
+    batch.range = recorder_->batch_begun(batch.begun, members_);
     if (number % plan_.size() == 0) recorder_->cycle(batch.begun);
   }
   if (batch.on_device) batch.order.device = request_of(handles.front()).device;
@@ -180,10 +182,14 @@ bool Executor::call_devices() {
   return moved;
 }
 
+void Executor::collect_members(const Planned& batch) {
+  members_.clear();
+  for (const plan::OpHandle handle : batch.handles) members_.push_back(&request_of(handle));
+}
+
 void Executor::end(Planned* batch) {
   if (batch->recorded) {
-    members_.clear();
-    for (const plan::OpHandle handle : batch->handles) members_.push_back(&request_of(handle));
+    collect_members(*batch);
     record(*batch, members_);
   }
   flight_->stats().batch_ended(batch->kind, batch->begun, batch->handles.size(), batch->bytes,
@@ -236,7 +242,7 @@ std::vector<plan::OpHandle> Executor::end_plan(uint64_t first) {
     const Planned& batch = at(number);
     flight_->finished(batch.flight, 0);
     flight_->stats().batch_dropped();
-    if (batch.recorded) recorder_->batch_dropped(stage_clock());
+    if (batch.recorded) recorder_->batch_dropped(stage_clock(), batch.range);
     handles.insert(handles.end(), batch.handles.begin(), batch.handles.end());
   }
   entered_ = met_ = ended_;

@@ -291,7 +291,7 @@ Status OrderedGroup::run(Call* call) {
   call->running = true;
   call->recorded = shared_.recorder->on();
   call->times = {};
-  if (call->recorded) shared_.recorder->batch_begun(call->begun);
+  if (call->recorded) call->range = shared_.recorder->batch_begun(call->begun, call->members);
   for (const Request* member : call->members)
     shared_.flight->started(member->flight, call->number + 1, call->begun);
   const bool on_gpu = call->prepared->on_gpu;
@@ -331,7 +331,7 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
   count(*call, status.ok());
   call->running = false;
   if (call->recorded && status.ok()) record(*call);
-  if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock());
+  if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock(), call->range);
   call->recorded = false;
   if (call->prepared != nullptr) {
     if (call->prepared->on_gpu) see_device_ends(call.get());
@@ -378,7 +378,7 @@ void OrderedGroup::record(const Call& call) {
                          call.times,
                          stage_clock()};
   if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
-  shared_.recorder->batch_ended(run, call.members.size());
+  shared_.recorder->batch_ended(run, call.members.size(), call.range);
   for (Request* member : call.members) shared_.recorder->member(member, run);
 }
 

@@ -6,6 +6,7 @@
 
 #include "collectives/desc/stage_times.h"
 #include "runtime/engine/ordered_group.h"
+#include "runtime/observe/timeline/nvtx_functions.h"
 
 namespace rueda::engine {
 
@@ -31,7 +32,8 @@ struct OrderedGroup::Call {
   timeline::Nanos begun = 0;
   StageTimes times;
   bool recorded = false;  // somebody recorded when it began
-  bool running = false;   // from its beginning to its end
+  timeline::nvtx::RangeId range = 0;
+  bool running = false;  // from its beginning to its end
 };
 
 }  // namespace rueda::engine

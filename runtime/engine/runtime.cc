@@ -89,7 +89,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
       queue_(std::make_shared<RequestQueue>(joined_->fabric.doorbell->ringer())),
       progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*joined_),
                                                  joined_->memory.has_all())),
-      recorder_(origin_of(*joined_), config_.summary),
+      recorder_(origin_of(*joined_), config_.summary, agents_.nvtx_library),
       flight_(std::move(flight)),
       coordinator_(config_, queue_,
                    {&joined_->membership, &joined_->fabric, &joined_->memory, &agents_, machine_,

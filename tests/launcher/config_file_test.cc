@@ -51,6 +51,7 @@ logging:
   CHECK(variables(found) ==
         std::map<std::string, std::string>{{"RUEDA_FUSION_THRESHOLD", "33554432"},
                                            {"RUEDA_CACHE_CAPACITY", "2048"},
+                                           {"RUEDA_AUTOTUNE", "0"},
                                            {"RUEDA_TIMELINE", "it's #1.json"},
                                            {"RUEDA_TIMELINE_MARK_CYCLES", "1"},
                                            {"RUEDA_STALL_CHECK_TIME_SECONDS", "120.5"},
@@ -74,6 +75,14 @@ TEST_CASE("a stall check that is switched off stays off, whatever its times are"
   }
 }
 
+TEST_CASE("autotuning is accepted; that no log is written is said", "[config_file]") {
+  const FileSettings found = settings_of("autotune:\n  enabled: true\n  log_file: a.csv\n");
+  CHECK(variables(found) == std::map<std::string, std::string>{{"RUEDA_AUTOTUNE", "1"}});
+  REQUIRE(found.notes.size() == 1);
+  CHECK_THAT(found.notes[0], Catch::Contains("autotune.log_file (f.yaml:3) has no effect: ") &&
+                                 Catch::Contains("no log is written"));
+}
+
 TEST_CASE("what has no effect, or is not known, is said", "[config_file]") {
   const FileSettings found = settings_of(
       "params:\n  cycle_time_ms: 5\n  hierarchical_allreduce: false\n  cache_capacty: 3\n"
@@ -91,7 +100,6 @@ TEST_CASE("what has no effect, or is not known, is said", "[config_file]") {
 TEST_CASE("a wrong file is refused with its line and reason", "[config_file]") {
   const std::vector<std::pair<std::string, std::string>> table = {
       {"controller: slurm\n", "controller (f.yaml:1): expected gloo or mpi, found 'slurm'"},
-      {"autotune:\n  enabled: true\n", "autotune.enabled (f.yaml:2): rueda has no autotuner"},
       {"library_options:\n  thread_affinity: 0\n", "--bind"},
       {"params:\n  fusion_threshold_mb: big\n", "expected a whole number, found 'big'"},
       {"params:\n  cache_capacity: -1\n", "expected 0 or more, found -1"},

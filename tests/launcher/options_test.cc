@@ -223,7 +223,7 @@ TEST_CASE("a wrong command line is refused with its reason", "[options]") {
       {{"-np", "99999999", "true"}, "expected 1 to"},
       {{"-np", "two", "true"}, "-np 'two': expected a number"},
       {{"-np", "2", "--start-timeout", "x", "true"}, "--start-timeout 'x': expected a number"},
-      {{"-np", "2", "--autotune", "true"}, "unknown option '--autotune'; horovodrun takes it"},
+      {{"-np", "2", "--autotune-log-file", "f", "true"}, "horovodrun takes it"},
       {{"-np", "2", "--hierarchical-allreduce", "true"}, "horovodrun takes it"},
       {{"-np", "2", "--tcp", "--mpi", "true"}, "--tcp and --mpi contradict"},
       {{"-np", "2", "--no-such-flag", "true"}, "unknown option '--no-such-flag'"},

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from worlds import TIMEOUT_SECONDS, ruedarun
+import rueda as hvd
+from worlds import TIMEOUT_SECONDS, results, ruedarun, run_ranks
 
 from rueda.compat import horovodrun, horovodrun_config, horovodrun_flags
 from rueda.compat.launch_plan import Refused, Setting, make_plan
@@ -86,7 +87,6 @@ ORIGINAL = [
 
 # What is refused, and a word of the reason. Everything else starts the job.
 REFUSED = {
-    "autotune": "autotuner",
     "use_jsrun": "jsrun",
     "thread_affinity": "taskset",
 }
@@ -170,6 +170,40 @@ def test_a_flag_is_obeyed_noted_or_refused(spellings, dest, value, parsed_as, tm
         assert plan.notes and plan.notes[0].startswith(f"{spelling} has no effect: ")
     else:
         assert fate == horovodrun_flags.MET and not plan.notes
+
+
+def test_autotune_is_accepted_and_one_line_says_why_nothing_is_tuned(tmp_path):
+    log = tmp_path / "tuned.csv"
+    code, _, error = horovodrun_command("-np", "2", "--autotune", "--autotune-log-file", log, "true")
+    assert code == 0
+    [note] = [line for line in error.splitlines() if "autotune" in line]
+    assert note.endswith("--autotune-log-file has no effect: nothing is tuned (docs/benchmarks.md), and no log is written")
+    assert not log.exists()
+    assert plan_of("--autotune").environment["HOROVOD_AUTOTUNE"] == "1" and not plan_of("--autotune").notes
+    assert "HOROVOD_AUTOTUNE" not in plan_of().environment
+
+
+def whoami():
+    return hvd.rank()
+
+
+WHY_NOT = "nothing is tuned: no setting gained 5 % over the defaults where it was measured"
+
+
+@pytest.mark.parametrize(
+    "options, env, times",
+    [
+        (["--autotune"], {}, 1),
+        ([], {"HOROVOD_AUTOTUNE": "1"}, 1),
+        ([], {"RUEDA_AUTOTUNE": "1"}, 1),
+        (["--no-autotune"], {"HOROVOD_AUTOTUNE": "1"}, 0),
+        ([], {}, 0),
+    ],
+)
+def test_rank_0_says_why_nothing_is_tuned(options, env, times):
+    outcome = run_ranks(2, whoami, env, options=options)
+    assert sorted(results(outcome)) == [0, 1]
+    assert outcome.output.count(WHY_NOT) == times, outcome.output
 
 
 def test_flags_become_the_variables_of_both():
@@ -415,7 +449,6 @@ def test_wrong_and_unknown_things_in_the_file_are_named():
         with pytest.raises(Refused, match=reason):
             horovodrun_config.settings_of(content, "c.yaml")
     for content, reason in [
-        ({"autotune": {"enabled": True}}, "autotune.enabled .*autotuner"),
         ({"params": {"fusion_threshold_mb": "big"}}, "whole number, found 'big'"),
         ({"params": {"fusion_threshold_mb": -1}}, "0 or more, found -1"),
         ({"stall_check": {"enabled": "maybe"}}, "true or false, found 'maybe'"),

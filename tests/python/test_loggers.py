@@ -99,7 +99,7 @@ def test_a_writer_of_ones_own_is_taken():
 @ranks(2)
 def test_weights_and_biases_and_mlflow():
     logged = []
-    run = types.SimpleNamespace(log=lambda values, step: logged.append(("wandb", step, set(values))))
+    run = types.SimpleNamespace(step=0, log=lambda values, step: logged.append(("wandb", step, set(values))))
     sys.modules["mlflow"] = types.SimpleNamespace(
         log_metrics=lambda values, step, run_id=None: logged.append(("mlflow", step, run_id)))
     try:
@@ -125,6 +125,18 @@ def test_what_is_not_installed_is_one_error(monkeypatch, module, use):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match="pip install"):
         use()
+
+
+def test_weights_and_biases_gets_no_step_that_it_would_drop(monkeypatch):
+    steps_seen = []
+    run = types.SimpleNamespace(step=0, log=lambda values, step: steps_seen.append(step))
+    logger = rueda.loggers.WeightsAndBiases(run)
+    for run.step, step in ((0, 5), (20, 10), (20, 30)):
+        logger.write({}, step)
+    assert steps_seen == [5, 20, 30]
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=None))
+    with pytest.raises(ValueError, match=r"wandb\.init\(\) on rank 0"):
+        rueda.loggers.WeightsAndBiases().write({}, 1)
 
 
 def test_mistakes():

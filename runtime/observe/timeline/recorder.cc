@@ -32,9 +32,10 @@ int64_t bytes_of(const wire::Request& request) {
 
 }  // namespace
 
-Recorder::Recorder(Origin origin, bool summary)
+Recorder::Recorder(Origin origin, bool summary, const std::string& nvtx_library)
     : origin_(std::move(origin)),
-      totals_(summary ? std::make_unique<Totals>(stage_clock()) : nullptr) {
+      totals_(summary ? std::make_unique<Totals>(stage_clock()) : nullptr),
+      nvtx_(nvtx_library) {
   update();
 }
 
@@ -86,16 +87,24 @@ void Recorder::stop() {
   path_.clear();
 }
 
-void Recorder::batch_begun(Nanos now) {
+nvtx::RangeId Recorder::batch_begun(Nanos now, std::span<engine::Request* const> members) {
   if (totals_) totals_->batch_begun(now);
+  if (!nvtx_.on() || members.empty()) return 0;
+  std::string name = members.front()->announcement.name;
+  if (members.size() > 1) name += " and " + std::to_string(members.size() - 1) + " more";
+  int64_t bytes = 0;
+  for (const engine::Request* member : members) bytes += bytes_of(member->announcement);
+  return nvtx_.begin(name, bytes);
 }
 
-void Recorder::batch_dropped(Nanos now) {
+void Recorder::batch_dropped(Nanos now, nvtx::RangeId range) {
   if (totals_) totals_->batch_dropped(now);
+  if (range != 0) nvtx_.end(range);
 }
 
-void Recorder::batch_ended(const BatchRun& run, size_t members) {
+void Recorder::batch_ended(const BatchRun& run, size_t members, nvtx::RangeId range) {
   if (totals_) totals_->batch_ended(run);
+  if (range != 0) nvtx_.end(range);
   if (!writing()) return;
   Event event;
   event.what = Event::What::kBatch;
@@ -144,6 +153,7 @@ void Recorder::mark(const std::string& name, Mark mark) {
     if (stage != Totals::kStages && mark == Mark::kBegin) totals_->begin(stage, now);
     if (stage != Totals::kStages && mark == Mark::kEnd) totals_->end(stage, now);
   }
+  if (nvtx_.on()) nvtx_.mark(name, mark);
   if (!writing()) return;
   Event event;
   event.what = Event::What::kMark;

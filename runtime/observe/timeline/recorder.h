@@ -1,9 +1,10 @@
-// Recorder: where a rank's runtime leaves what it does, for the timeline and for the summary.
+// Recorder: where a rank's runtime leaves what it does, for the timeline, the summary and profilers.
 //
 //   coordinator, user's threads --events--> ring --> Writer's thread --> file     (timeline)
 //                               --sums----> Totals                                (summary)
+//                               --calls---> NvtxRanges                            (a profiler)
 //
-// While neither is wanted, on() is false and nobody calls anything else: one branch for each place
+// While none is wanted, on() is false and nobody calls anything else: one branch for each place
 // that would record. The hot path allocates nothing, formats nothing and takes no lock for the
 // timeline (a mutex nobody contends for the summary).
 // Threads: start, stop, mark, totals from any; what is recorded about batches from who has the
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "collectives/base/status.h"
@@ -20,6 +22,7 @@
 #include "runtime/observe/timeline/event_ring.h"
 #include "runtime/observe/timeline/labels.h"
 #include "runtime/observe/timeline/layout.h"
+#include "runtime/observe/timeline/nvtx_ranges.h"
 #include "runtime/observe/timeline/totals.h"
 #include "runtime/observe/timeline/writer.h"
 
@@ -32,8 +35,8 @@ inline Nanos nanos(std::chrono::steady_clock::time_point time) {
 class Recorder {
  public:
   // origin: who this is, and its clock; times are filled in by each start. summary: Totals are
-  // kept.
-  Recorder(Origin origin, bool summary);
+  // kept. nvtx_library: as NvtxRanges.
+  Recorder(Origin origin, bool summary, const std::string& nvtx_library = "");
   ~Recorder();
 
   // Writes from here on; another file that is open is ended first, the same one goes on. path: as
@@ -47,12 +50,15 @@ class Recorder {
   bool writing() const { return writing_.load(std::memory_order_relaxed); }
 
   // ---- about batches
-  // One is handed to the communicator.
-  void batch_begun(Nanos now);
+  // Somebody wants to know a batch's members when it begins.
+  bool names_batches() const { return nvtx_.on(); }
+  // One is handed to the communicator. members: of a batch that names_batches(). Returns the
+  // profiler's range, for its end; 0: none.
+  nvtx::RangeId batch_begun(Nanos now, std::span<engine::Request* const> members);
   // It does not run after all.
-  void batch_dropped(Nanos now);
+  void batch_dropped(Nanos now, nvtx::RangeId range);
   // It has run: then its members, one by one.
-  void batch_ended(const BatchRun& run, size_t members);
+  void batch_ended(const BatchRun& run, size_t members, nvtx::RangeId range);
   void member(engine::Request* request, const BatchRun& run);
   // A process set's root: this rank (of the job) has this tensor ready. set: its id.
   void arrival(const wire::Request& request, uint32_t set, Rank rank, Nanos now);
@@ -66,13 +72,16 @@ class Recorder {
   std::optional<wire::RankSummary> totals() const;
 
  private:
-  void update() { on_.store(writing() || totals_ != nullptr, std::memory_order_relaxed); }
+  void update() {
+    on_.store(writing() || totals_ != nullptr || nvtx_.on(), std::memory_order_relaxed);
+  }
   void push(const Event& event) {
     if (EventRing* const ring = ring_.load(std::memory_order_acquire)) ring->push(event);
   }
 
   const Origin origin_;
   const std::unique_ptr<Totals> totals_;
+  NvtxRanges nvtx_;
   Labels labels_;
   std::atomic<bool> on_{false};
   std::atomic<bool> writing_{false};

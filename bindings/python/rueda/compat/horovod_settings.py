@@ -18,6 +18,7 @@ class Dest(NamedTuple):
 DESTS = {
     "timeline_filename": Dest("RUEDA_TIMELINE", "HOROVOD_TIMELINE"),
     "timeline_mark_cycles": Dest("RUEDA_TIMELINE_MARK_CYCLES", "HOROVOD_TIMELINE_MARK_CYCLES", values=("1", "0")),
+    "autotune": Dest("RUEDA_AUTOTUNE", "HOROVOD_AUTOTUNE", values=("1", "0")),
     "log_level": Dest("RUEDA_LOG_LEVEL", "HOROVOD_LOG_LEVEL", choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")),
     "log_with_timestamp": Dest("RUEDA_LOG_HIDE_TIME", "HOROVOD_LOG_HIDE_TIME", values=("0", "1")),
     "tcp_flag": Dest("RUEDA_TRANSPORT", "", values=("tcp", None)),
@@ -34,6 +35,7 @@ DESTS = {
 FILE_KEYS = (
     ("timeline", "filename", "timeline_filename"),
     ("timeline", "mark_cycles", "timeline_mark_cycles"),
+    ("autotune", "enabled", "autotune"),
     ("logging", "level", "log_level"),
     ("logging", "with_timestamp", "log_with_timestamp"),
     ("params", "fusion_threshold_mb", "fusion_threshold_mb"),
@@ -85,6 +87,10 @@ HONOURED = {
     "HOROVOD_LOG_HIDE_TIME": (
         "RUEDA_LOG_HIDE_TIME",
         "1: log messages do not begin with the time (default 0)",
+    ),
+    "HOROVOD_AUTOTUNE": (
+        "RUEDA_AUTOTUNE",
+        "1: rank 0 says why nothing is tuned (docs/benchmarks.md) (default 0); no setting gained 5 % over the defaults, so nothing is tuned",
     ),
 }
 

@@ -42,8 +42,7 @@ class Flag(NamedTuple):
 
 
 _BY_ITSELF = "rueda chooses by sizes and hosts"
-_NO_AUTOTUNE = "rueda has no autotuner yet; leave it out, the defaults are meant to need no tuning"
-_ONLY_WITH_AUTOTUNE = "it matters only with --autotune, which rueda does not have"
+_ONLY_WITH_AUTOTUNE = "nothing is tuned (docs/benchmarks.md)"
 
 
 def _pair(name, dest, fate, why, excludes, variable=""):
@@ -260,13 +259,13 @@ FLAGS = (
     ),
     *_group(
         "autotune",
-        *_pair("autotune", "autotune", REFUSED, _NO_AUTOTUNE, "autotune"),
+        *_pair("autotune", "autotune", SET, "say in one line why nothing is tuned (docs/benchmarks.md)", "autotune"),
         Flag(
             ("--autotune-log-file",),
             "autotune_log_file",
             str,
             NOTED,
-            _ONLY_WITH_AUTOTUNE,
+            _ONLY_WITH_AUTOTUNE + ", and no log is written",
         ),
         Flag(
             ("--autotune-warmup-samples",),
@@ -477,7 +476,6 @@ FILE_KEYS = (
     ("params", "hierarchical_allreduce", "hierarchical_allreduce"),
     ("params", "hierarchical_allgather", "hierarchical_allgather"),
     ("params", "torus_allreduce", "torus_allreduce"),
-    ("autotune", "enabled", "autotune"),
     ("autotune", "log_file", "autotune_log_file"),
     ("autotune", "warmup_samples", "autotune_warmup_samples"),
     ("autotune", "steps_per_sample", "autotune_steps_per_sample"),

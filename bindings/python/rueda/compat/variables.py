@@ -34,7 +34,7 @@ def _all(fate, what, *names, **fields):
 
 _NO_GPU = "rueda has no such setting for CUDA tensors"
 _NO_MPI = "rueda uses MPI only to move bytes (RUEDA_TRANSPORT=mpi)"
-_NO_AUTOTUNE = "there is no autotuner; leave it out, the defaults are meant to need no tuning"
+_NO_AUTOTUNE = "nothing is tuned, and no log is written (docs/benchmarks.md)"
 _NO_SPARK = "processes, their paths and GPUs are Spark's own affair; settings of its session say it (docs/spark.md)"
 _HIERARCHY = (
     "data takes the shortest way by itself: shared memory inside a host, TCP between hosts"
@@ -77,7 +77,8 @@ VARIABLES = [
     ),
     *_all(WARNED, _NO_GPU, "HOROVOD_BATCH_D2D_MEMCOPIES", quiet=("", "0", "1")),
     *_all(WARNED, _NO_GPU, "HOROVOD_NUM_NCCL_STREAMS", quiet=("", "1")),
-    *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"),
+    *_all(WARNED, _NO_GPU, "HOROVOD_ENABLE_ASYNC_COMPLETION"),
+    Variable("HOROVOD_DISABLE_NVTX_RANGES", HONOURED, "1: a profiler that listens through NVTX sees no ranges of rueda's"),
     Variable(
         "HOROVOD_ENABLE_XLA_OPS", WARNED, "XLA cannot compile rueda's collectives; leave out jit_compile=True (docs/tensorflow.md)"
     ),
@@ -90,7 +91,6 @@ VARIABLES = [
     *_all(
         WARNED,
         _NO_AUTOTUNE,
-        "HOROVOD_AUTOTUNE",
         "HOROVOD_AUTOTUNE_LOG",
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",

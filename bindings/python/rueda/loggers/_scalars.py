@@ -103,15 +103,21 @@ class TensorBoard(ScalarLogger):
 
 
 class WeightsAndBiases(ScalarLogger):
-    """To Weights & Biases: ``run`` is what ``wandb.init`` has returned; None: the run that is active."""
+    """To Weights & Biases: ``run`` is what ``wandb.init`` has returned; None: the run that is active.
+
+    Weights & Biases drops what has a smaller step than the run's last. So where the program's own ``run.log`` has counted
+    further than `step`, the scalars go to the step where the run is. ValueError when no run is active.
+    """
 
     def __init__(self, run=None, every=50):
         super().__init__(every)
         self._run = run
 
     def write(self, values, step):
-        run = self._run or needed("wandb", "wandb", "rueda.loggers.WeightsAndBiases")
-        run.log(values, step=step)
+        run = self._run or needed("wandb", "wandb", "rueda.loggers.WeightsAndBiases").run
+        if run is None:
+            raise ValueError("no run of Weights & Biases is active: call wandb.init() on rank 0, or give its run")
+        run.log(values, step=max(step, run.step))
 
 
 class MLflow(ScalarLogger):
