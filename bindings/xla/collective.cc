@@ -18,6 +18,7 @@
 #include "bindings/xla/collective.h"
 #include "bindings/xla/frame.h"
 #include "bindings/xla/joint.h"
+#include "bindings/xla/python.h"
 
 namespace rueda::xla {
 namespace {
@@ -25,6 +26,9 @@ namespace {
 // For so long the starter of a call waits for its end: handing it to other threads costs about as
 // much, so that small calls take a quarter of the time. XLA's thread is not missed for longer.
 constexpr double kPatience = 200e-6;  // seconds
+
+// For so long one of Python's waits before it leaves its call to other threads.
+constexpr double kInline = 3600;  // seconds
 
 constexpr const char* kNotUnderstood =
     "rueda: the attribute 'members' of this call is not what this librueda_xla.so expects";
@@ -129,9 +133,23 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
   return nullptr;
 }
 
+XLA_FFI_Error* collective_of_python(XLA_FFI_CallFrame* frame, const Attributes& attributes) {
+  if (python::has_failed()) return nullptr;  // a part of the same program
+  const auto joint = joint_of<WaitedJoint>(frame, attributes);
+  std::vector<std::unique_ptr<calls::Call>> members;
+  if (XLA_FFI_Error* error = read_members(frame, attributes, joint, &members)) return error;
+  if (members.empty()) return nullptr;
+  calls::Calls::instance().submit(std::move(members), kInline);
+  const int32_t code = joint->wait();
+  if (code == RUEDA_OK || python::raises(code, joint->error.message)) return nullptr;
+  return make_error(frame->api, code, joint->error.message);
+}
+
 XLA_FFI_Error* collective(XLA_FFI_CallFrame* frame) {
   if (is_metadata_asked(frame)) return nullptr;
   const Attributes attributes(frame->attrs);
+  const bool is_ordered = Buffers::begin_with_token(frame->args.size, frame->args.args);
+  if (!is_ordered && python::is_caller()) return collective_of_python(frame, attributes);
   const auto joint = joint_of<FutureJoint>(frame, attributes);
   std::vector<std::unique_ptr<calls::Call>> members;
   if (XLA_FFI_Error* error = read_members(frame, attributes, joint, &members)) return error;

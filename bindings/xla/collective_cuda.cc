@@ -6,9 +6,7 @@
 // as the last rank takes to come; it does not wait for the GPU.
 #include <rueda/rueda.h>
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -17,7 +15,7 @@
 namespace rueda::xla {
 namespace {
 
-struct StreamJoint : Joint {
+struct StreamJoint : WaitedJoint {
   int32_t after(const Member& member, rueda_error* why) override {
     for (rueda_request* each : member.requests) {
       const int32_t bad = rueda_request_stream_wait(each, stream, why);
@@ -26,21 +24,7 @@ struct StreamJoint : Joint {
     return RUEDA_OK;
   }
 
-  void finish() override {
-    std::lock_guard lock(mutex);
-    has_ended = true;
-    ended.notify_all();
-  }
-
-  XLA_FFI_Error* wait() {
-    std::unique_lock lock(mutex);
-    ended.wait(lock, [this] { return has_ended; });
-    return code == RUEDA_OK ? nullptr : make_error(api, code, error.message);
-  }
-
   void* stream = nullptr;
-  std::condition_variable ended;
-  bool has_ended = false;
 };
 
 XLA_FFI_Error* collective_cuda(XLA_FFI_CallFrame* frame) {
@@ -65,7 +49,8 @@ XLA_FFI_Error* collective_cuda(XLA_FFI_CallFrame* frame) {
     }
   }
   calls::Calls::instance().submit(std::move(members), 0);  // patience would wait for the GPU, too
-  return joint->wait();
+  if (const int32_t bad = joint->wait()) return make_error(frame->api, bad, joint->error.message);
+  return nullptr;
 }
 
 }  // namespace

@@ -54,8 +54,12 @@ class Attributes {
 class Buffers {
  public:
   Buffers(int64_t size, void** buffers) : at_(buffers), end_(buffers + size) {
-    if (size > 0 && static_cast<const XLA_FFI_Buffer*>(*at_)->dtype == XLA_FFI_DataType_TOKEN)
-      ++at_;
+    if (begin_with_token(size, buffers)) ++at_;
+  }
+
+  static bool begin_with_token(int64_t size, void** buffers) {
+    return size > 0 &&
+           static_cast<const XLA_FFI_Buffer*>(*buffers)->dtype == XLA_FFI_DataType_TOKEN;
   }
 
   size_t left() const { return static_cast<size_t>(end_ - at_); }

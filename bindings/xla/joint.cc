@@ -49,4 +49,16 @@ void FutureJoint::finish() {
   }
 }
 
+void WaitedJoint::finish() {
+  std::lock_guard lock(mutex);
+  has_ended_ = true;
+  ended_.notify_all();
+}
+
+int32_t WaitedJoint::wait() {
+  std::unique_lock lock(mutex);
+  ended_.wait(lock, [this] { return has_ended_; });
+  return code;
+}
+
 }  // namespace rueda::xla

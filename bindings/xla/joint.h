@@ -3,6 +3,7 @@
 
 #include <rueda/rueda.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,18 @@ struct FutureJoint : Joint {
   void finish() override;
 
   XLA_FFI_Future* future = nullptr;
+};
+
+// The thread that has started them waits.
+struct WaitedJoint : Joint {
+  void finish() override;
+
+  // An error's code and `error` if one of them has failed.
+  int32_t wait();
+
+ private:
+  std::condition_variable ended_;
+  bool has_ended_ = false;
 };
 
 // A member: one operation, or a group that is ready together or not at all. Its name is in flight

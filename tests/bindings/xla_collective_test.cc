@@ -124,6 +124,8 @@ extern "C" {
 XLA_FFI_Error* rueda_xla_collective(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* rueda_xla_collective_cuda(XLA_FFI_CallFrame* frame);
 void rueda_xla_use(rueda_context* context);
+void rueda_xla_use_python(void* (*state_of_thread)(void), int32_t (*raise)(int32_t, const char*));
+void rueda_xla_has_raised(void);
 
 rueda_context* rueda_context_retain(rueda_context* context) { return context; }
 void rueda_context_release(rueda_context*) {}
@@ -400,6 +402,44 @@ TEST_CASE("an ordered call begins with a token; a member has the buffers that it
   CHECK((operations[2].input == nullptr && operations[2].output != nullptr));
   CHECK((operations[2].dtype == RUEDA_FLOAT32 && operations[2].peer == 1));
   CHECK(operations[2].tag == 7);
+}
+
+TEST_CASE("a thread of Python's waits itself; Python raises what fails in it") {
+  static int32_t raised = 0;  // what Python has been given
+  static bool does_raise = false;
+  rueda_xla_use_python([]() -> void* { return &a_stream; },
+                       [](int32_t code, const char* message) {
+                         CHECK(std::string(message).find("'a': this program was lowered") == 0);
+                         raised = code;
+                         return does_raise ? 1 : 0;
+                       });
+  const auto started_by = [](const std::string& name) {
+    order.clear();
+    Call call(1, member(1, name));
+    return std::pair{call.outcome(), !order.empty()};
+  };
+  rueda_xla_use(&first);
+  at_once = true;
+  completers.clear();
+  CHECK(started_by("a") == std::pair{std::string(), true});
+  CHECK(completers.empty());  // there was no future
+
+  rueda_xla_use(&third);
+  CHECK(started_by("a").first.find("9: 'a': this program was lowered") == 0);
+  CHECK(raised == RUEDA_FAILED_PRECONDITION);
+  does_raise = true;
+  CHECK(started_by("a") == std::pair{std::string(), false});
+  rueda_xla_use(&first);
+  CHECK(started_by("of the same program") == std::pair{std::string(), false});
+  rueda_xla_has_raised();
+  CHECK(started_by("of another") == std::pair{std::string(), true});
+
+  at_once = false;
+  Call ordered(1, member(1, "token"), 0, 2, true);  // JAX's Python tells how that ends
+  CHECK_FALSE(ordered.is_completed());
+  end("token");
+  CHECK(ordered.outcome().empty());
+  rueda_xla_use_python(nullptr, nullptr);
 }
 
 TEST_CASE("arrays travel as what they are") {

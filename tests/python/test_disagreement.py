@@ -108,6 +108,15 @@ def test_disagreement_inside_a_group():
 
 
 @ranks(2, 3)
+def test_groups_without_a_name_of_different_sizes():
+    for function in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        for few, many in ((1, 2), (2, 3)):
+            other = "outside a group" if few == 1 else f"of {few}"
+            with everyone_raises(None, "Mismatched groups", other, f"of {many}"):
+                function([np.ones(4)] * (many if last() else few))
+
+
+@ranks(2, 3)
 def test_disagreement_after_agreement():
     """The remembered form of a tensor does not hide that one rank changed it."""
     for _ in range(3):

@@ -205,6 +205,72 @@ def test_errors_of_programs_that_ran_before_are_jaxs_own():
                 jax.block_until_ready(program(jnp.ones(rows)))
 
 
+@ranks(2)
+def test_small_programs_are_started_without_pythons_path_and_fail_as_jax_does():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+    from jax._src.interpreters import pxla
+
+    def two(x):
+        first = hvd.allreduce(x, hvd.Sum, name="first")
+        return hvd.allreduce(first * 2, hvd.Sum, name="second")
+
+    def other(x):  # its second one has no partner on the other rank
+        return hvd.allreduce(x, hvd.Sum, name="first")
+
+    kinds = [jax.jit(two), jax.jit(two).lower(jnp.ones(2)).compile()]
+    others = jax.jit(other)
+    called = []
+    in_python = pxla.ExecuteReplicated.__call__
+
+    def counted(self, *args):
+        called.append(self)
+        return in_python(self, *args)
+
+    for program in kinds:
+        for _ in range(2):
+            assert program(jnp.ones(2)).tolist() == [8, 8]
+            others(jnp.ones(3))
+        pxla.ExecuteReplicated.__call__ = counted
+        try:
+            program(jnp.ones(2))
+            others(jnp.ones(3))
+        finally:
+            pxla.ExecuteReplicated.__call__ = in_python
+        assert called == []
+        # The error comes from the very call, also where C calls; nothing of the program comes after it.
+        for call in (lambda f, x: f(x), lambda f, x: list(map(f, [x]))):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION: .*'first'.*sent float32") as failed:
+                call(*((program, jnp.ones(2)) if hvd.rank() == 0 else (others, jnp.ones(3))))
+            assert "\n" not in str(failed.value)
+            assert program(jnp.ones(2)).tolist() == [8, 8]
+    with jax.debug_nans(True):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION"):
+            kinds[0](jnp.ones(2)) if hvd.rank() == 0 else others(jnp.ones(3))
+        assert kinds[0](jnp.ones(2)).tolist() == [8, 8]
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        kinds[0](jnp.array([jnp.nan, 1.0]))
+
+
+@ranks(2)
+def test_a_loop_whose_end_depends_on_a_failed_collective_ends():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    def grow(x):
+        return jax.lax.while_loop(lambda x: x[0] < 100, lambda x: hvd.allreduce(x, hvd.Sum, name="grow"), x)
+
+    grown = jax.jit(grow)
+    for _ in range(3):
+        assert grown(jnp.ones(1)).tolist() == [128]
+    grown(jnp.full(2, 100.0))  # lowered, and never reduced
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*sent float32"):
+            jax.block_until_ready(grown(jnp.zeros(1 + hvd.rank())))
+
+
 @ranks(2, 3)
 def test_a_flax_model_stays_the_same_on_all_ranks():
     import flax.linen as nn

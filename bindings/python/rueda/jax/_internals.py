@@ -3,9 +3,11 @@
 import functools
 import inspect
 import re
+import sys
 
 import jax
 
+from jax._src.api import _post_hook_state
 from jax._src import core, dispatch, effects  # noqa: F401
 from jax._src.ad_checkpoint import remat_p
 from jax._src.custom_derivatives import custom_jvp_call_p, custom_vjp_call_p
@@ -78,41 +80,58 @@ def forget_failed_tokens(effect):
 
 
 _INLINE = 1000  # XLA's CPU client runs what takes fewer floating-point operations in the thread that asks
+_LOOP = re.compile(r"\swhile\(")  # of XLA's
 
 
 def start_fast(primitive, effect):
     """Programs with this unordered effect are started by JAX's C++, as those without effects, where that changes no error.
 
     JAX's Python would add a token to wait for, which the results are as well; that takes 100 µs, and 25 µs for each array.
-    The C++ makes a ValueError of what fails before it returns: in small programs, which are left alone for that. Of one
-    that is this primitive alone, called outside of others, it is JAX's own error again.
+    The C++ makes a ValueError of what fails before it returns, in programs that this thread runs itself: `raise_later` is
+    for these. They go on after the failure, so that a loop whose end depends on what has failed could be without end.
     """
     init = pxla.ExecuteReplicated.__init__
     names = list(inspect.signature(init).parameters)[1:]
-    of_primitive = f"jit({primitive.name})"
 
     @functools.wraps(init)
     def made(self, *args, **kwargs):
         given = dict(zip(names, args), **kwargs)
         others = [each for each in given["unordered_effects"] if each is not effect]
         if len(others) < len(given["unordered_effects"]) and given["out_handler"].handlers:
-            if given["name"] == of_primitive or _is_told_later(given["xla_executable"]):
+            executable = given["xla_executable"]
+            if _is_told_later(executable) or not _has_loop(executable):
                 given["unordered_effects"] = others
         init(self, **given)
 
     pxla.ExecuteReplicated.__init__ = made
-
-    @primitive.def_impl
-    def start(*arrays, **settings):
-        try:
-            return dispatch.apply_primitive(primitive, *arrays, **settings)
-        except ValueError as error:
-            if not re.match(r"[A-Z_]{3,}: ", str(error)):
-                raise
-            raise jax.errors.JaxRuntimeError(str(error)) from None
+    primitive.def_impl(functools.partial(dispatch.apply_primitive, primitive))
 
 
 def _is_told_later(executable):
     """Whether a program is run by another thread, so that its errors come with its results."""
     is_async = jax.config._read("jax_cpu_enable_async_dispatch")
     return is_async and executable.cost_analysis().get("flops", 0) >= _INLINE
+
+
+def _has_loop(executable):
+    return any(_LOOP.search(module.to_string()) for module in executable.hlo_modules())
+
+
+_IN_PYTHON = inspect.unwrap(pxla.ExecuteReplicated.__call__).__code__
+
+
+def raise_later(text, raised):
+    """The program that this thread runs fails, for its caller, with this text when it has ended, once ``raised()`` is done.
+
+    False where JAX's Python runs it, which makes the right error of what XLA says.
+    """
+    if sys._getframe(2).f_code is _IN_PYTHON:  # behind _raise
+        return False
+
+    def hook(*_):
+        _post_hook_state.set_local(before)
+        raised()
+        raise jax.errors.JaxRuntimeError(text)
+
+    before = _post_hook_state.swap_local(hook)
+    return True

@@ -1,10 +1,13 @@
 """librueda_xla.so, which XLA calls, and the context that its calls use."""
 
+import ctypes
+
 import jax
 
+from rueda import _abi
 from rueda._plugins import Plugin
 from rueda._runtime import runtime
-from rueda.jax._internals import dispatch, mlir
+from rueda.jax._internals import dispatch, mlir, raise_later
 
 COLLECTIVE, ATTENTION = "rueda_collective", "rueda_attention"  # custom calls
 
@@ -16,6 +19,33 @@ for _target, _function, _platform in (
 ):
     jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(_function), _platform)
 attach = _plugin.attach
+
+_CODES = {  # as XLA writes them
+    getattr(_abi, name): name
+    for name in (
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "ALREADY_EXISTS",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+    )
+}
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_char_p)
+def _raise(code, message):
+    """Called by a collective that has failed in a program that a thread of Python's runs itself."""
+    text = f"{_CODES[code]}: {message.decode(errors='replace')}"
+    return int(raise_later(text, _plugin.library.rueda_xla_has_raised))
+
+
+_plugin.library.rueda_xla_use_python(ctypes.pythonapi.PyGILState_GetThisThreadState, _raise)
 
 
 def register(primitive, lower, platform="cpu"):
