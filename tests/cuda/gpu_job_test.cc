@@ -55,6 +55,24 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("processes send GPU tensors to each other") {
+  for (const char* size : {"1", "2", "3"}) {
+    Job job({"-np", size, GPU_MESSAGE_PROGRAM}, on_stubs());
+    CHECK(job.wait() == 0);
+    INFO(job.err());
+    CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
+  }
+}
+
+TEST_CASE("when a rank is killed those hear of it whose GPUs wait for its message") {
+  Job job({"-np", "3", GPU_MESSAGE_PROGRAM, "kill"}, on_stubs());
+  CHECK(job.wait() == 128 + 9);
+  INFO(job.err());
+  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
+    CHECK_THAT(job.err(), Contains(line));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("processes reduce and send GPU tensors in an ordered group") {
   for (const char* size : {"1", "2", "3"}) {
     Job job({"-np", size, GPU_GROUP_PROGRAM}, on_stubs());

@@ -52,6 +52,18 @@ def collectives(rank, size):
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
 
+def messages(rank, size):
+    """Around the ring, outside of groups: what goes out of one GPU comes into the next one's."""
+    following, previous = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 1, 1000, 1 << 20):
+        for tag in range(3):
+            out = torch.arange(float(count), device=DEVICE) + 7 * rank + tag
+            sent = hvd.send_async(out, following, tag)
+            came = hvd.recv(torch.empty(count, device=DEVICE), previous, tag)
+            hvd.synchronize(sent)
+            assert torch.equal(came.cpu(), torch.arange(float(count)) + 7 * previous + tag), (count, tag)
+
+
 def dtypes(rank, size):
     """Reductions of bytes and bools; int16 and 8-bit floats are moved, and reduced where NCCL can."""
     for dtype in (torch.uint8, torch.int8, torch.bool):
@@ -296,6 +308,7 @@ def death(rank, size):
 
 SECTIONS = {
     "collectives": collectives,
+    "messages": messages,
     "dtypes": dtypes,
     "process-sets": process_sets,
     "adasum": adasum,
