@@ -78,8 +78,7 @@ def dtypes(rank, size):
         compare(name, lambda at, t: hvd.broadcast(t, 0, name=f"b.{name}.{at}").view(torch.uint8), rows[:1])
     if DEVICE == "cpu":
         return
-    whole = torch.ones(4, dtype=torch.int16, device=DEVICE)
-    refused(lambda: hvd.allreduce(whole, op=hvd.Sum, name="int16"), "NCCL has no int16")
+    combine(rank, size)
     able = torch.cuda.get_device_capability() >= (9, 0) and torch.cuda.nccl.version() >= (2, 24)
     for dtype in FLOAT8:
         small = torch.full((100,), float(rank % 2)).to(dtype).to(DEVICE)
@@ -88,6 +87,35 @@ def dtypes(rank, size):
             assert bool((total.float() == size // 2).all()), dtype
         else:
             refused(lambda: hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}"), "compute capability 9.0")
+
+
+def combine(rank, size):
+    """Reductions that NCCL has not, by rueda's kernel: the CPU's bits, where all ranks are on one host."""
+    if not has_kernels():
+        whole = torch.ones(4, dtype=torch.int16, device=DEVICE)
+        refused(lambda: hvd.allreduce(whole, op=hvd.Sum, name="int16"), "NCCL has no int16")
+        return
+    for dtype, op, pre, post in (
+        (torch.int16, hvd.Sum, 1.0, 1.0),
+        (torch.int16, hvd.Average, 1.0, 1.0),
+        (torch.int64, hvd.Average, 1.0, 0.7),
+        (torch.uint8, hvd.Sum, 1.5, 1.0),
+        (torch.float32, hvd.Max, 2.5, 1.0),
+        (torch.float64, hvd.Product, 1.0, 0.1),
+        (torch.float16, hvd.Sum, 0.3, 1.0),
+        (torch.bfloat16, hvd.Average, 0.7, 3.0),
+        (torch.complex64, hvd.Product, 1.0, 1.0),
+    ):
+        for count in (1, 1000, 1 << 18):
+            values = (torch.arange(count) % 97 + rank + 1).to(dtype)
+            name = f"{dtype}.{op}.{pre}.{post}.{count}"
+            compare(
+                name,
+                lambda at, t: hvd.allreduce(
+                    t, op=op, prescale_factor=pre, postscale_factor=post, name=f"{name}.{at}"
+                ),
+                values,
+            )
 
 
 def refused(call, text):
