@@ -134,7 +134,7 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   if (!library.ok()) return fail(library.status());
   info.version = library.value()->version();
   info.capability = gpu.value()->capability();
-  info.shares_gpu = group_.machine->options().allow_shared_gpu ? 1 : 0;
+  info.ranks_per_gpu = group_.machine->options().ranks_per_gpu;
   nccl::set_text(gpu.value()->uuid(), info.uuid, sizeof(info.uuid));
   nccl::set_text(library.value()->path(), info.path, sizeof(info.path));
   gethostname(info.host, sizeof(info.host) - 1);

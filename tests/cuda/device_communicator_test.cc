@@ -229,7 +229,7 @@ TEST_CASE("two ranks on one GPU are refused on both with rank, host and UUID, or
         const Status second = here.outcome(allreduce(data, ReduceOp::kSum));
         return std::pair(first, second);
       },
-      [&](Rank, nccl::Machine::Options* options) { options->allow_shared_gpu = allowed; });
+      [&](Rank, nccl::Machine::Options* options) { options->ranks_per_gpu = allowed ? 2 : 1; });
   for (const auto& [first, second] : results) {
     CHECK(first.ok() == allowed);
     CHECK(first.message() == results[0].first.message());
