@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -74,6 +75,25 @@ std::string ranks_text(const Options& options) {
   return counted(static_cast<size_t>(options.num_proc), "rank");
 }
 
+int ranks_per_gpu(const Options& options, const GetEnv& get) {
+  const char* text = get("RUEDA_RANKS_PER_GPU");
+  for (const Setting& setting : options.settings) {
+    if (setting.variable == "RUEDA_RANKS_PER_GPU") text = setting.value.c_str();
+  }
+  return text == nullptr ? 1 : std::max(1, std::atoi(text));  // the settings are checked later
+}
+
+// Of ranks on this host alone. NCCL is told that it is no mistake.
+Status share_gpus(const GetEnv& get, Options* options, std::string* said) {
+  const int per_gpu = ranks_per_gpu(*options, get);
+  if (per_gpu == 1) return {};
+  RUEDA_ASSIGN_OR_RETURN(const std::string text,
+                         describe_sharing(get, count_gpu_devices(), options->num_proc, per_gpu,
+                                          mps_is_running(get)));
+  if (!text.empty()) *said += (said->empty() ? "" : "; ") + text;
+  return {};
+}
+
 }  // namespace
 
 Result<Standing> look_around(const std::vector<std::string>& environment, Options* options) {
@@ -112,7 +132,8 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
     const int most = options->elastic.max_np;
     options->num_proc = most > 0 ? std::min(found.slots(), most) : found.slots();
   } else if (counted_here && options->auto_ranks) {
-    const AutoRanks ranks = auto_ranks(around.get, count_gpu_devices(), count_cores_here());
+    const AutoRanks ranks = auto_ranks(around.get, count_gpu_devices(), count_cores_here(),
+                                       ranks_per_gpu(*options, around.get));
     options->num_proc = ranks.count;
     out.said = ranks_text(*options) + " here: " + ranks.why;
   } else if (counted_here) {
@@ -127,6 +148,7 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
         ", found in " + found.source;
   }
   if (one) found.hosts.clear();
+  if (found.hosts.empty()) RUEDA_RETURN_IF_ERROR(share_gpus(around.get, options, &out.said));
   out.own_names = found.allocation ? names_in_allocation(found.hosts) : own_names();
   return out;
 }

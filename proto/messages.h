@@ -116,6 +116,7 @@ struct GroupWord {
   Code code = Code::kOk;  // abort
   uint32_t tag = 0;       // of messages: wants, offers (calls: sent until now), has enough; of GPU
                           // tensors: meets (a code: they differ, with the reason), goes
+  uint32_t space = 0;     // of the tag; outside of groups
 
   bool operator==(const GroupWord&) const = default;
 };

@@ -188,6 +188,7 @@ inline void write(Writer out, const GroupWord& m) {
   out.put_free_text(23, m.reason, kMaxErrorBytes);
   out.put_enum(24, m.code);
   out.put(25, m.tag);
+  out.put(26, m.space);
 }
 
 inline void read(Reader& in, GroupWord* m) {
@@ -209,6 +210,7 @@ inline void read(Reader& in, GroupWord* m) {
       case 23: in.read_text(&m->reason, "reason", kMaxErrorBytes); break;
       case 24: in.read_enum(&m->code, "code", is_code); break;
       case 25: in.read(&m->tag); break;
+      case 26: in.read(&m->space); break;
       default: in.skip();
     }
   }

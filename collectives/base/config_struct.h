@@ -94,9 +94,11 @@ struct Config {
   // RUEDA_CUDA_KERNELS: file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so,
   // if it is there; none: without
   std::string cuda_kernels;
-  // RUEDA_ALLOW_SHARED_GPU: 1 on all ranks: several ranks may use one GPU (tests; NCCL must allow
-  // it too)
+  // RUEDA_ALLOW_SHARED_GPU: 1 on all ranks: any number of ranks may use one GPU (tests; NCCL must
+  // allow it too)
   bool allow_shared_gpu = false;
+  // RUEDA_RANKS_PER_GPU: how many ranks may use one GPU; more are an error that names them
+  int64_t ranks_per_gpu = 1;
   // RUEDA_HOST_ID: overrides this host's identity, so that ranks of one machine count as separate
   // hosts
   std::string host_id;

@@ -27,7 +27,9 @@ inline constexpr int kSetShift = 47;
 inline constexpr int kOrderShift = 61;
 inline constexpr int kGroupShift = 62;
 inline constexpr uint32_t kMostSets = 1 << 14;
-inline constexpr uint32_t kMostGroups = 1 << 22;  // that one rank opens
+inline constexpr uint32_t kMostGroups = (1 << 22) - 1;  // that one rank opens
+// In the place of a group's number: GPU tensors that are sent outside of groups.
+inline constexpr uint32_t kOfJob = kMostGroups;
 inline constexpr uint32_t kMaxGroupTag = 0x7fffffff;
 
 inline transport::Tag of_set(uint32_t process_set) {

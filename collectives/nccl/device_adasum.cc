@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/base/rounding.h"
+#include "collectives/nccl/device_trade.h"
 
 namespace rueda::nccl {
 namespace {
@@ -12,8 +13,6 @@ using cuda::kernels::Copy;
 using cuda::kernels::Format;
 
 using nccl::Session;
-
-constexpr size_t kScratchAlignment = 256;  // bytes, of what lies in the scratch memory
 
 size_t aligned(int64_t bytes) { return round_up(static_cast<size_t>(bytes), kScratchAlignment); }
 
@@ -78,31 +77,10 @@ std::vector<DeviceAdasum::Pair> DeviceAdasum::pairs(int level) const {
   return found;
 }
 
-// With every peer, of every tensor: sent(peer, part) goes there, received(peer, part) comes from
-// there.
-template <typename Sent, typename Received>
-Status DeviceAdasum::trade(Session& session, Sent sent, Received received) const {
-  const Library& nccl = session.library();
-  for (Rank peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const int there = static_cast<int>(peer);
-    for (size_t part = 0; part < parts_.size(); ++part) {
-      if (const auto out = sent(peer, part); !out.empty()) {
-        RUEDA_RETURN_IF_ERROR(
-            session.call("ncclSend", nccl->send, out.data(), out.size(), nccl::Type::kInt8, there));
-      }
-      if (const auto in = received(peer, part); !in.empty()) {
-        RUEDA_RETURN_IF_ERROR(
-            session.call("ncclRecv", nccl->recv, in.data(), in.size(), nccl::Type::kInt8, there));
-      }
-    }
-  }
-  return {};
-}
-
 Status DeviceAdasum::exchange_calls(Session& session) const {
   return trade(
-      session, [this](Rank peer, size_t part) { return share(parts_[part].in, part, peer); },
+      session, rank_, size_, parts_.size(),
+      [this](Rank peer, size_t part) { return share(parts_[part].in, part, peer); },
       [this](Rank peer, size_t part) {
         return std::span(arriving(peer, part), bytes(part, rank_));
       });
@@ -166,7 +144,8 @@ Status DeviceAdasum::finish_calls(Session& session, const cuda::kernels::Library
   RUEDA_RETURN_IF_ERROR(copy(copies, Format::kFloat32, 4, format_of(dtype_), size_of(dtype_),
                              factor_, session, kernels));
   return trade(
-      session, [this](Rank, size_t part) { return share(parts_[part].out, part, rank_); },
+      session, rank_, size_, parts_.size(),
+      [this](Rank, size_t part) { return share(parts_[part].out, part, rank_); },
       [this](Rank peer, size_t part) { return share(parts_[part].out, part, peer); });
 }
 

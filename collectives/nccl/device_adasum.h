@@ -55,8 +55,6 @@ class DeviceAdasum {
   std::span<Byte> share(Byte* tensor, size_t part, Rank owner) const {
     return {tensor + static_cast<size_t>(begin(part, owner)) * size_of(dtype_), bytes(part, owner)};
   }
-  template <typename Sent, typename Received>
-  Status trade(nccl::Session& session, Sent sent, Received received) const;
   // Of a rank's contribution to this rank's share of a tensor.
   float* vector(Rank rank, size_t part) const;
   std::byte* arriving(Rank rank, size_t part) const;

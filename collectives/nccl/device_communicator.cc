@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "collectives/nccl/device_adasum.h"
+#include "collectives/nccl/device_combine.h"
 #include "collectives/nccl/device_packing.h"
 
 namespace rueda::nccl {
@@ -133,7 +134,7 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   if (!library.ok()) return fail(library.status());
   info.version = library.value()->version();
   info.capability = gpu.value()->capability();
-  info.shares_gpu = group_.machine->options().allow_shared_gpu ? 1 : 0;
+  info.ranks_per_gpu = group_.machine->options().ranks_per_gpu;
   nccl::set_text(gpu.value()->uuid(), info.uuid, sizeof(info.uuid));
   nccl::set_text(library.value()->path(), info.path, sizeof(info.path));
   gethostname(info.host, sizeof(info.host) - 1);
@@ -334,6 +335,7 @@ Script DeviceCommunicator::refuse(Status status) {
 }
 
 Result<std::byte*> DeviceCommunicator::scratch(size_t bytes) {
+  if (bytes == 0) return nullptr;
   const size_t before = scratch_.empty() ? 0 : scratch_.back()->bytes();
   if (before < bytes) {
     RUEDA_ASSIGN_OR_RETURN(auto more, allocate(device_, std::max(bytes, 2 * before)));
@@ -400,7 +402,7 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
   const Scaling& scaling = desc.scaling;
   auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
-  if (!plan.ok()) return refuse(plan.status());
+  if (!plan.ok()) return combine(desc, tensors, plan.status());
   // Chosen when its turn has come: only then is it known whether all ranks can pack.
   auto packing = std::make_shared<std::optional<Packing>>();
   Stage stage;
@@ -463,11 +465,36 @@ Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Pa
   return run(std::move(stages));
 }
 
+// Of what NCCL lacks: by rueda's kernel.
+Script DeviceCommunicator::combine(const CollectiveDesc& desc, std::span<const Part> tensors,
+                                   const Status& lacks) {
+  if (is_float8(desc.dtype)) return refuse(lacks);
+  auto call = std::make_shared<DeviceCombine>(desc, tensors, rank_, size());
+  Stage exchange;
+  exchange.calls = [this, call, lacks](Session& s) -> Status {
+    if (buffer_ == nullptr || s.captures()) {
+      return lacks.with_message(
+          lacks.message() +
+          (s.captures() ? "; it cannot be captured into a CUDA graph"
+                        : "; or install rueda's kernels, which have it, on all ranks "
+                          "(librueda_cuda.so, built with nvcc)"));
+    }
+    RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
+    call->use(memory);
+    return call->exchange_calls(s);
+  };
+  exchange.after = [this, call](Session& s) { return call->combine(s, *kernels_); };
+  std::vector<Stage> stages = {std::move(exchange)};
+  if (desc.kind == CollectiveKind::kAllreduce)
+    stages.push_back({[call](Session& s) { return call->gather_calls(s); }, {}});
+  return run(std::move(stages));
+}
+
 Script DeviceCommunicator::reduce(const CollectiveDesc& desc, std::span<const Part> tensors) {
   const Scaling& scaling = desc.scaling;
   auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
-  if (!plan.ok()) return refuse(plan.status());
+  if (!plan.ok()) return combine(desc, tensors, plan.status());
   Stage stage;
   stage.calls = [this, root = desc.root, tensors, reduction = *plan](Session& s) -> Status {
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
@@ -489,7 +516,7 @@ Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,
   const Scaling& scaling = desc.scaling;
   auto plan = nccl::plan_reduction(desc.dtype, desc.op, scaling.prescale, scaling.finish.factor,
                                    scaling.finish.divisor, size());
-  if (!plan.ok()) return refuse(plan.status());
+  if (!plan.ok()) return combine(desc, tensors, plan.status());
   const std::vector<int64_t>& counts = desc.counts;
   const bool equal = std::all_of(counts.begin(), counts.end(),
                                  [&](int64_t count) { return count == counts.front(); });

@@ -65,8 +65,8 @@ class DeviceCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(group_.members.size()); }
-  // Allreduce, reduce, reducescatter, allgather, broadcast and alltoall. What NCCL cannot do is
-  // refused by a start, alike on all ranks: only when they have met is known what all of them can.
+  // Allreduce, reduce, reducescatter, allgather, broadcast and alltoall. Reductions that NCCL has
+  // not are rueda's kernel's. What neither can do is refused by a start, alike on all ranks: only when they have met is known what all of them can.
   Result<std::unique_ptr<Collective>> init(CollectiveDesc desc) override;
 
   // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in
@@ -110,6 +110,7 @@ class DeviceCommunicator final : public Communicator {
   Script make_script(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script allreduce(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script adasum(const CollectiveDesc& desc, std::span<const Part> tensors);
+  Script combine(const CollectiveDesc& desc, std::span<const Part> tensors, const Status& lacks);
   Script reduce(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script reducescatter(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script allgather(const CollectiveDesc& desc, std::span<const Part> tensors);
@@ -128,7 +129,7 @@ class DeviceCommunicator final : public Communicator {
   std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack
   bool registered_ = false;            // with NCCL, as far as it can
-  // Of Adasum; the last is in use, freeing the others would wait for the GPU.
+  // Of Adasum and of rueda's own reductions; the last is in use, freeing the others would wait for the GPU.
   std::vector<std::shared_ptr<cuda::Memory>> scratch_;
   std::shared_ptr<nccl::Session> session_;
   std::shared_ptr<SplitPart> part_;  // until the start

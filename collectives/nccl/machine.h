@@ -24,7 +24,7 @@ class Machine {
     std::string driver;   // RUEDA_CUDA_DRIVER
     std::string library;  // RUEDA_NCCL_LIBRARY
     std::string kernels;  // RUEDA_CUDA_KERNELS
-    bool allow_shared_gpu = false;
+    int32_t ranks_per_gpu = 1;  // RUEDA_RANKS_PER_GPU
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread
   };

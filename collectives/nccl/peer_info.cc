@@ -29,20 +29,28 @@ Status check_versions(const std::vector<PeerInfo>& infos, const std::vector<std:
 Status check_gpus(const std::vector<PeerInfo>& infos, const std::vector<std::string>& names) {
   std::map<std::string, int> users;
   for (const PeerInfo& info : infos) ++users[text_of(info.uuid)];
-  const auto is_shared = [&](const PeerInfo& info) { return users[text_of(info.uuid)] > 1; };
+  const auto fewest = std::min_element(infos.begin(), infos.end(), [](const auto& a, const auto& b) {
+    return a.ranks_per_gpu < b.ranks_per_gpu;
+  });
+  const int most = fewest->ranks_per_gpu;
+  const auto is_shared = [&](const PeerInfo& info) { return users[text_of(info.uuid)] > most; };
   if (std::none_of(infos.begin(), infos.end(), is_shared)) return {};
-  const auto allows = [](const PeerInfo& info) { return info.shares_gpu != 0; };
-  if (std::all_of(infos.begin(), infos.end(), allows)) return {};
   std::string text;
   for (size_t i = 0; i < infos.size(); ++i)
     text += "\n  " + names[i] + " -> " + text_of(infos[i].host) + " -> " + text_of(infos[i].uuid) +
             (is_shared(infos[i]) ? "  (shared)" : "");
+  if (most > 1) {
+    return failed_precondition("more than " + std::to_string(most) +
+                               " ranks use the same GPU (RUEDA_RANKS_PER_GPU):" + text +
+                               "\nstart fewer, or spread them evenly: "
+                               "torch.cuda.set_device(hvd.local_rank() % "
+                               "torch.cuda.device_count())");
+  }
   return failed_precondition(
       "several ranks use the same GPU:" + text +
       "\ngive each rank its own: torch.cuda.set_device(hvd.local_rank()), or one visible GPU each "
-      "(CUDA_VISIBLE_DEVICES); RUEDA_ALLOW_SHARED_GPU=1 on all ranks allows it for tests, where "
-      "NCCL "
-      "does (NCCL_MULTI_RANK_GPU_ENABLE=1)");
+      "(CUDA_VISIBLE_DEVICES); ruedarun --ranks-per-gpu N (RUEDA_RANKS_PER_GPU=N on all ranks) lets "
+      "N ranks share each");
 }
 
 }  // namespace

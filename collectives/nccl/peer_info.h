@@ -19,7 +19,7 @@ namespace rueda::nccl {
 struct PeerInfo {
   uint64_t magic = kMagic;
   int32_t version = 0;     // of NCCL
-  int32_t shares_gpu = 0;  // RUEDA_ALLOW_SHARED_GPU
+  int32_t ranks_per_gpu = 1;  // may use one; RUEDA_ALLOW_SHARED_GPU: any number
   int32_t failed = 0;      // this rank cannot take part; `path` says why
   int32_t kernels = 0;     // version of rueda's own kernels; 0: this rank has none
   int32_t splits = 0;      // its NCCL has ncclCommSplit
@@ -31,7 +31,7 @@ struct PeerInfo {
   char host[64] = "";
   char path[512] = "";  // of NCCL's library
 
-  static constexpr uint64_t kMagic = 0x3230746165536352;  // "RcSeat02"
+  static constexpr uint64_t kMagic = 0x3330746165536352;  // "RcSeat03"
 };
 static_assert(sizeof(PeerInfo) == 40 + 128 + 48 + 64 + 512);
 

@@ -8,6 +8,7 @@
 //   bool      as bytes: sum is max, product is min
 //   complex   sum and average of the parts, as those of floats
 //   int16, uint16  NCCL has none
+// What is missing is done by rueda's own kernel where all ranks have it (device_combine.h).
 // Adasum is no reduction of NCCL's (device_adasum.h).
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "collectives/base/number_text.h"
@@ -54,10 +55,39 @@ AutoRanks visible_gpus(const GetEnv& get, int devices) {
   return gpus(devices, "the driver's files");
 }
 
-AutoRanks auto_ranks(const GetEnv& get, int devices, int cores) {
+AutoRanks auto_ranks(const GetEnv& get, int devices, int cores, int per_gpu) {
   AutoRanks found = visible_gpus(get, devices);
-  if (found.count > 0) return found;
+  if (found.count > 0) {
+    if (per_gpu > 1) found.why = std::to_string(per_gpu) + " for each of " + found.why;
+    found.count *= per_gpu;
+    return found;
+  }
   return {cores, counted(static_cast<size_t>(cores), "core")};
+}
+
+Result<std::string> describe_sharing(const GetEnv& get, int devices, int ranks, int per_gpu,
+                                     bool mps) {
+  const AutoRanks gpus = visible_gpus(get, devices);
+  if (gpus.count == 0) return std::string();
+  if (ranks > gpus.count * per_gpu) {
+    return invalid_argument("--ranks-per-gpu " + std::to_string(per_gpu) + ": " +
+                            std::to_string(ranks) + " ranks are too many for " + gpus.why +
+                            "; start " + std::to_string(gpus.count * per_gpu) +
+                            " at most (-np auto), or let more share each");
+  }
+  return std::to_string(per_gpu) + " ranks share " + (gpus.count > 1 ? "each of " : "") + gpus.why +
+         (mps ? ", under MPS"
+              : ", without MPS: their kernels take turns (nvidia-cuda-mps-control -d starts it)");
+}
+
+bool mps_is_running(const GetEnv& get, const std::string& root) {
+  const char* const named = get("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string folder = root + (named == nullptr ? "/tmp/nvidia-mps" : named) + "/";
+  std::error_code error;
+  if (!std::filesystem::exists(folder + "control", error)) return false;
+  int64_t pid = 0;
+  std::ifstream file(folder + "nvidia-cuda-mps-control.pid");
+  return !(file >> pid) || std::filesystem::exists("/proc/" + std::to_string(pid), error);
 }
 
 int count_gpu_devices(const std::string& root) {

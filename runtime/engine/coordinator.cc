@@ -43,8 +43,9 @@ Coordinator::Coordinator(const Config& config, std::shared_ptr<RequestQueue> que
       counters_(parts.counters),
       finisher_(queue_.get(), flight_, agents_.blame),
       round_mark_(recorder_),
+      device_messages_(fabric_.transport.get(), &membership_, machine_, &finisher_),
       ordered_({&config_, &membership_, &fabric_, &memory_, agents_.life.get(), &finisher_,
-                recorder_, flight_, &late_, machine_}) {
+                recorder_, flight_, &late_, machine_, &device_messages_}) {
   open_group(sets_->global(), Clock::now());
   try_cma();
   if (memory_.own() != nullptr) flight_->stats().show_data(&memory_.own()->channel(0)->pace.data);
@@ -84,7 +85,8 @@ bool Coordinator::step() {
     }
     if (change_) moved |= advance_change(now);
     moved |= ordered_.step(now);
-    hear_ordered();
+    moved |= device_messages_.step(now);
+    hear_messages();
   }
   if (shutdown_requested_.load(std::memory_order_acquire)) moved |= leave();
   quiet_ = !moved;
@@ -135,7 +137,8 @@ bool Coordinator::needs_thread(Time wakes_at) {
     root_deadline_ = earliest([](const GroupEngine& group) { return group.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;
   if (suspects() && suspicion_ends_ < wakes_at) return true;
-  if (const auto deadline = ordered_.deadline(); deadline && *deadline < wakes_at) return true;
+  for (const auto& deadline : {ordered_.deadline(), device_messages_.deadline()})
+    if (deadline && *deadline < wakes_at) return true;
   if (at_rest) return false;
   const std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.plan_deadline(); });
@@ -145,8 +148,8 @@ bool Coordinator::needs_thread(Time wakes_at) {
 Coordinator::Time Coordinator::wakes_at() const {
   std::optional<Time> deadline =
       earliest([](const GroupEngine& group) { return group.next_deadline(); });
-  if (const auto stall = ordered_.deadline(); stall && (!deadline || *stall < *deadline))
-    deadline = stall;
+  for (const auto& next : {ordered_.deadline(), device_messages_.deadline()})
+    if (next && (!deadline || *next < *deadline)) deadline = next;
   if (state_ == State::kLeaving && (!deadline || leave_deadline_ < *deadline))
     deadline = leave_deadline_;
   // That everything has arrived is no news that wakes anybody.
@@ -197,8 +200,9 @@ bool Coordinator::take_requests() {
   return true;
 }
 
-void Coordinator::hear_ordered() {
-  const Status failure = ordered_.failure();
+void Coordinator::hear_messages() {
+  const Status failure =
+      device_messages_.failure().ok() ? ordered_.failure() : device_messages_.failure();
   if (!failure.ok()) break_down(failure);
 }
 
@@ -212,7 +216,8 @@ void Coordinator::take(Request* request) {
   if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
     quiet_ = false;
-    return global().start_message(request);
+    return request->device >= 0 ? device_messages_.start(request)
+                                : global().start_message(request);
   }
   if (kind == CollectiveKind::kProcessSet) return begin_change(request);
   GroupEngine* const group = request->set->group;

@@ -27,6 +27,7 @@
 
 #include "collectives/base/config.h"
 #include "runtime/engine/agents.h"
+#include "runtime/engine/device_messages.h"
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_engine.h"
 #include "runtime/engine/late_ranks.h"
@@ -102,7 +103,7 @@ class Coordinator {
 
   // What a group has to say after a call.
   void hear(GroupEngine* group);
-  void hear_ordered();
+  void hear_messages();
   void take_ordered(Request* request, Time now);
   LateRanks::Around around(const BlockedClock* blocked);
   void name_straggler(const Stragglers::Finding& finding);
@@ -150,6 +151,7 @@ class Coordinator {
   // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<GroupEngine>> groups_;
   counters::Values past_;  // of groups that are no more
+  DeviceMessages device_messages_;  // before those that borrow it
   OrderedGroups ordered_;
 
   // The change of the process sets under way: one at a time, which the others wait for by its name.

@@ -31,6 +31,7 @@ void Coordinator::handle_peer_end(Rank peer, const Status& status) {
     hear(group.get());
   }
   ordered_.on_peer_left(peer);
+  device_messages_.on_peer_left(peer, Clock::now());
 }
 
 // A peer that is lost to this rank alone, or to another that says so: the agents know more, and
@@ -97,6 +98,7 @@ void Coordinator::end_everything(const Status& verdict, bool peers_know) {
     hear(group.get());
   }
   global().fail_messages(verdict_);
+  device_messages_.fail(verdict_);
   ordered_.break_down(verdict_);
   end_change(verdict_);
   if (others_fault && peers_know) finisher_.blame(verdict.message());
@@ -140,8 +142,9 @@ bool Coordinator::leave() {
   }
   end_change(unfinished);
   const bool idle =
-      ordered_.have_left() && std::all_of(groups_.begin(), groups_.end(),
-                                          [](const auto& group) { return group->is_idle(); });
+      ordered_.have_left() && device_messages_.idle() &&
+      std::all_of(groups_.begin(), groups_.end(),
+                  [](const auto& group) { return group->is_idle(); });
   if (!idle && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
@@ -166,7 +169,8 @@ bool Coordinator::leave() {
 }
 
 bool Coordinator::uses_gpu() const {
-  return ordered_.uses_gpu() || std::any_of(groups_.begin(), groups_.end(),
+  return ordered_.uses_gpu() || device_messages_.uses_gpu() ||
+         std::any_of(groups_.begin(), groups_.end(),
                                             [](const auto& group) { return group->uses_gpu(); });
 }
 
@@ -180,6 +184,7 @@ void Coordinator::end() {
   const Status shut_down = cancelled("rueda has been shut down on this rank");
   fabric_.transport->close(shut_down);
   global().fail_messages(shut_down);
+  device_messages_.fail(shut_down);
   ordered_.fail_messages(shut_down);
   count();
   state_ = State::kEnded;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/engine/batch.h"
 #include "runtime/engine/process_set.h"
 
 namespace rueda::engine {
@@ -36,6 +37,10 @@ void Finisher::finish(Request* request, const Status& status) {
   } else {
     request->end(status.with_message(with_title(*request, status) + who_left(status)));
   }
+}
+
+void Finisher::count_message(const Request& request) {
+  flight_->stats().message_ended(request.announcement.kind, bytes_of(request.announcement));
 }
 
 void Finisher::blame(const std::string& text) {

@@ -22,6 +22,8 @@ class Finisher {
 
   // Ends a request and frees its name. It may be gone afterwards.
   void finish(Request* request, const Status& status);
+  // A send or receive is about to end well.
+  void count_message(const Request& request);
   // Something ends because of another rank: told once, before anybody hears of it.
   void blame(const std::string& text);
   // An operation fails because a rank leaves, which may say goodbye to its peers later.

@@ -76,9 +76,11 @@ void GroupDevices::abandon() {
   for_each([](nccl::DeviceCommunicator& of) { of.abandon(); });
 }
 
-void GroupDevices::abandon_pair(Rank peer) {
+bool GroupDevices::abandon_pair(Rank peer) {
   const auto pair = pairs_.find(peer);
-  if (pair != pairs_.end() && !pair->second->idle()) pair->second->abandon();
+  if (pair == pairs_.end() || pair->second->idle()) return false;
+  pair->second->abandon();
+  return true;
 }
 
 }  // namespace rueda::engine

@@ -1,5 +1,5 @@
-// GroupDevices: the NCCL communicators of one ordered group on this rank, made when they are first
-// needed:
+// GroupDevices: the NCCL communicators of one ordered group on this rank (or of messages outside of
+// groups), made when they are first needed:
 //
 //   of_all     of the members in the group's order: the collectives
 //   pair       of this rank and one other, or of itself alone: messages. They concern nobody else,
@@ -37,7 +37,8 @@ class GroupDevices {
   Status health() const;
   void abandon();
   // What the other has yet to give to its GPU never comes.
-  void abandon_pair(Rank peer);
+  // True: something was under way with it.
+  bool abandon_pair(Rank peer);
   void abandon_all_members() {
     if (all_) all_->abandon();
   }

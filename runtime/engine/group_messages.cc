@@ -13,17 +13,18 @@ using What = wire::GroupWord::What;
 void GroupMessages::start(Request* request, std::optional<uint64_t> theirs) {
   Message& message = messages_.emplace_back();
   message.request = request;
+  if (number_ == tags::kOfJob) numbers_[request->peer] = number_;
   if (!is_receive(message)) {
     if (theirs) send(&message, *theirs);
-  } else if (request->peer == kAnybody || asked_.contains(request->tag)) {
-    match_receives(request->tag);
+  } else if (request->peer == kAnybody || asked_.contains(tag_of(*request))) {
+    match_receives(tag_of(*request));
   } else {
     receive(&message, request->peer);
   }
 }
 
 void GroupMessages::send(Message* message, uint64_t theirs) {
-  const Key to(message->request->peer, message->request->tag);
+  const Key to(message->request->peer, tag_of(*message->request));
   begin(message, to.first, theirs);
   const uint64_t count = ++sent_[to];
   if (to.first == me_) return match_receives(to.second);
@@ -31,7 +32,7 @@ void GroupMessages::send(Message* message, uint64_t theirs) {
 }
 
 void GroupMessages::receive(Message* message, Rank peer) {
-  ++received_[{peer, message->request->tag}];
+  ++received_[{peer, tag_of(*message->request)}];
   begin(message, peer, number_);
 }
 
@@ -43,10 +44,10 @@ void GroupMessages::begin_waiting(Rank peer, uint64_t theirs) {
   }
 }
 
-void GroupMessages::match_receives(uint32_t tag) {
+void GroupMessages::match_receives(uint64_t tag) {
   bool waits = false;
   for (Message& message : messages_) {
-    if (message.begun || !is_receive(message) || message.request->tag != tag) continue;
+    if (message.begun || !is_receive(message) || tag_of(*message.request) != tag) continue;
     std::optional<Rank> peer = message.request->peer;
     if (*peer == kAnybody) peer = sender_for(tag);
     waits = !peer;
@@ -58,7 +59,7 @@ void GroupMessages::match_receives(uint32_t tag) {
 }
 
 // Who has sent more of the tag than is received; the lowest first.
-std::optional<Rank> GroupMessages::sender_for(uint32_t tag) {
+std::optional<Rank> GroupMessages::sender_for(uint64_t tag) {
   const Key own(me_, tag);
   if (const auto sent = sent_.find(own); sent != sent_.end() && sent->second > received_[own])
     return me_;
@@ -70,17 +71,18 @@ std::optional<Rank> GroupMessages::sender_for(uint32_t tag) {
 
 void GroupMessages::hear(Rank peer, const wire::GroupWord& word) {
   if (word.what >= What::kMeets) return hear_gpu(peer, word);
-  const Key key(peer, word.tag);
+  const uint64_t tag = uint64_t{word.space} << 32 | word.tag;
+  const Key key(peer, tag);
   if (word.what == What::kHasEnough) {
     wanted_.erase(key);
   } else if (word.what == What::kWants) {
     wanted_.insert(key);
     const auto sent = sent_.find(key);
-    if (sent != sent_.end()) tell(peer, What::kOffers, word.tag, sent->second);
+    if (sent != sent_.end()) tell(peer, What::kOffers, tag, sent->second);
   } else {
     uint64_t& count = offered_[key];
     count = std::max(count, word.calls);
-    match_receives(word.tag);
+    match_receives(tag);
   }
 }
 
@@ -88,8 +90,12 @@ void GroupMessages::begin(Message* message, Rank peer, uint64_t receiver) {
   Request* const request = message->request;
   const wire::Request& asked = request->announcement;
   const auto bytes = static_cast<size_t>(bytes_of(asked));
-  auto meta = static_cast<uint16_t>(asked.dtype);  // both sides must name the same
-  const transport::Tag tag = tags::of_group_message(static_cast<uint32_t>(receiver), request->tag);
+  // Both sides must name the same.
+  auto meta = request->agreed != 0 ? request->agreed : static_cast<uint16_t>(asked.dtype);
+  const transport::Tag tag =
+      number_ == tags::kOfJob
+          ? tags::of_message(request->tag_space, request->tag)
+          : tags::of_group_message(static_cast<uint32_t>(receiver), request->tag);
   message->begun = true;
   message->peer = peer;
   const bool receives = is_receive(*message);
@@ -110,10 +116,11 @@ void GroupMessages::begin(Message* message, Rank peer, uint64_t receiver) {
   }
 }
 
-void GroupMessages::tell(Rank to, What what, uint32_t tag, uint64_t count, const Status& refused) {
+void GroupMessages::tell(Rank to, What what, uint64_t tag, uint64_t count, const Status& refused) {
   wire::GroupWord word;
   word.what = what;
-  word.tag = tag;
+  word.tag = static_cast<uint32_t>(tag);
+  word.space = static_cast<uint32_t>(tag >> 32);
   word.calls = count;
   word.code = refused.code();
   word.reason = refused.message();
@@ -122,7 +129,14 @@ void GroupMessages::tell(Rank to, What what, uint32_t tag, uint64_t count, const
 
 void GroupMessages::finish(Message* message, const Status& status) {
   if (status.ok() && is_of_gpu(*message)) message->request->set_device_end(message->order.done);
+  if (status.ok()) finisher_->count_message(*message->request);
   finisher_->finish(message->request, status);
+}
+
+bool GroupMessages::has_met() const {
+  return std::any_of(messages_.begin(), messages_.end(), [](const Message& message) {
+    return is_of_gpu(message) && message.begun && message.transfer.done() && !message.outcome;
+  });
 }
 
 bool GroupMessages::advance() {

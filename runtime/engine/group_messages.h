@@ -1,5 +1,5 @@
-// Sends and receives in an ordered group: matched by peer and tag, in order, with those of no other
-// group. The tag has the receiver's number of the group, which the sender knows from its hello:
+// Sends and receives in an ordered group, or of GPU tensors outside of groups (tags::kOfJob, whose
+// tags have a space too): matched by peer and tag, in order, with those of no other group. The tag has the receiver's number of the group, which the sender knows from its hello:
 // what is sent before waits for that.
 //
 // A receive from anybody asks first who has something:
@@ -78,11 +78,13 @@ class GroupMessages {
   // Of a GPU or NCCL; then all ends.
   const Status& failure() const { return failure_; }
   bool empty() const { return messages_.empty(); }
+  // A message of a GPU tensor has met its counterpart, and is not with the GPU yet.
+  bool has_met() const;
   // All end with this; their memory is not touched any more.
   void fail(const Status& status);
 
  private:
-  using Key = std::pair<Rank, uint32_t>;  // peer and tag
+  using Key = std::pair<Rank, uint64_t>;  // peer and tag, with its space
   struct Message {
     Request* request = nullptr;
     bool begun = false;
@@ -100,21 +102,24 @@ class GroupMessages {
     return message.request->announcement.kind == CollectiveKind::kRecv;
   }
   static bool is_of_gpu(const Message& message) { return message.request->device >= 0; }
+  static uint64_t tag_of(const Request& request) {
+    return uint64_t{request.tag_space} << 32 | request.tag;
+  }
 
-  void tell(Rank to, wire::GroupWord::What what, uint32_t tag, uint64_t count = 0,
+  void tell(Rank to, wire::GroupWord::What what, uint64_t tag, uint64_t count = 0,
             const Status& refused = {});
   void begin(Message* message, Rank peer, uint64_t receiver);
   void send(Message* message, uint64_t theirs);
   void receive(Message* message, Rank peer);
   // Those of the tag, in their order, up to one that nobody has anything for.
-  void match_receives(uint32_t tag);
-  std::optional<Rank> sender_for(uint32_t tag);
+  void match_receives(uint64_t tag);
+  std::optional<Rank> sender_for(uint64_t tag);
   void end_those(const Status& status, const std::function<bool(const Message&)>& which);
   void finish(Message* message, const Status& status);
 
   // ---- group_messages_gpu.cc
   void hear_gpu(Rank peer, const wire::GroupWord& word);
-  Message* first_unmet(CollectiveKind kind, Rank peer, uint32_t tag);
+  Message* first_unmet(CollectiveKind kind, Rank peer, uint64_t tag);
   bool advance_gpu(Message* message);
   bool meet(Message* receive);
   void go(Message* message);
@@ -132,7 +137,7 @@ class GroupMessages {
   std::map<Key, uint64_t> sent_, received_;
   std::map<Key, uint64_t> offered_;  // what peers say that they have sent
   std::set<Key> wanted_;             // by peers
-  std::set<uint32_t> asked_;         // tags that all others know to be wanted
+  std::set<uint64_t> asked_;         // tags that all others know to be wanted
 };
 
 }  // namespace rueda::engine

@@ -13,10 +13,10 @@ namespace rueda::engine {
 using What = wire::GroupWord::What;
 
 // The one that the peer speaks of: it names them in the order of their tag.
-GroupMessages::Message* GroupMessages::first_unmet(CollectiveKind kind, Rank peer, uint32_t tag) {
+GroupMessages::Message* GroupMessages::first_unmet(CollectiveKind kind, Rank peer, uint64_t tag) {
   const auto first = std::find_if(messages_.begin(), messages_.end(), [&](const Message& message) {
     return message.begun && is_of_gpu(message) && message.request->announcement.kind == kind &&
-           message.peer == peer && message.request->tag == tag && !message.outcome &&
+           message.peer == peer && tag_of(*message.request) == tag && !message.outcome &&
            message.copy == nullptr && message.met == (kind == CollectiveKind::kRecv);
   });
   return first == messages_.end() ? nullptr : &*first;
@@ -24,8 +24,9 @@ GroupMessages::Message* GroupMessages::first_unmet(CollectiveKind kind, Rank pee
 
 void GroupMessages::hear_gpu(Rank peer, const wire::GroupWord& word) {
   const bool of_send = word.what == What::kMeets;
+  const uint64_t tag = uint64_t{word.space} << 32 | word.tag;
   Message* const message =
-      first_unmet(of_send ? CollectiveKind::kSend : CollectiveKind::kRecv, peer, word.tag);
+      first_unmet(of_send ? CollectiveKind::kSend : CollectiveKind::kRecv, peer, tag);
   if (message == nullptr) return;  // it has failed here
   if (!of_send) return go(message);
   message->met = true;
@@ -33,7 +34,7 @@ void GroupMessages::hear_gpu(Rank peer, const wire::GroupWord& word) {
     message->outcome = Status(word.code, word.reason);
     return;
   }
-  if (me_ < peer) tell(peer, What::kGoes, word.tag);
+  if (me_ < peer) tell(peer, What::kGoes, tag);
   go(message);
 }
 
@@ -60,7 +61,7 @@ bool GroupMessages::advance_gpu(Message* message) {
 bool GroupMessages::meet(Message* receive) {
   const Rank peer = receive->peer;
   if (!numbers_.contains(peer)) return false;
-  const uint32_t tag = receive->request->tag;
+  const uint64_t tag = tag_of(*receive->request);
   receive->met = true;
   Message* const sent = peer == me_ ? first_unmet(CollectiveKind::kSend, peer, tag) : nullptr;
   RUEDA_CHECK(peer != me_ || sent != nullptr, "a message to itself that nobody has sent");

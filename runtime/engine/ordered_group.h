@@ -36,6 +36,7 @@
 
 #include "collectives/algorithms/native_communicator.h"
 #include "collectives/base/config.h"
+#include "runtime/engine/device_messages.h"
 #include "runtime/engine/finisher.h"
 #include "runtime/engine/group_call.h"
 #include "runtime/engine/group_devices.h"
@@ -70,6 +71,7 @@ class OrderedGroup {
     flight::FlightRecorder* flight;
     LateRanks* late;
     std::shared_ptr<nccl::Machine> machine;
+    DeviceMessages* device_messages;  // hears what is said of those outside of groups
   };
 
   // channels: which of this rank's groups of channels are its own; else what its hello says.

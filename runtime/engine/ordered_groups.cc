@@ -127,6 +127,7 @@ Status OrderedGroups::on_control(Rank peer, std::string_view message) {
   const Status read = wire::decode(message, &word);
   if (!read.ok()) return damaged(read.message());
   const bool is_hello = word.what == GroupWord::What::kHello;
+  const bool is_of_job = word.number == tags::kOfJob && word.what >= GroupWord::What::kMeets;
   const bool names_rank =
       is_hello || word.ranks.empty() ||
       (word.ranks.size() == 1 && word.ranks[0] >= 0 && word.ranks[0] < shared_.membership->size);
@@ -134,11 +135,15 @@ Status OrderedGroups::on_control(Rank peer, std::string_view message) {
                             word.channels < static_cast<int64_t>(host::kChannelGroups);
   // What ends because of it would end well.
   const bool ends = word.what == GroupWord::What::kBye || word.what == GroupWord::What::kAbort;
-  if (word.number >= tags::kMostGroups || !names_rank || word.what == GroupWord::What{} ||
+  if ((word.number >= tags::kMostGroups && !is_of_job) || !names_rank || word.what == GroupWord::What{} ||
       (ends && word.code == Code::kOk) ||
       (is_hello && !has_channels && word.channels != GroupWord::kNeedsNone &&
        word.channels != GroupWord::kHasNone)) {
     return damaged("a group's numbers");
+  }
+  if (is_of_job) {
+    shared_.device_messages->hear(peer, word);
+    return {};
   }
   for (const auto& group : groups_) {
     if (is_hello && group->awaits(peer) && group->is_open_as(word.key, word.ranks)) {

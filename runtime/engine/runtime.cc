@@ -1,5 +1,6 @@
 #include "runtime/engine/runtime.h"
 
+#include <limits>
 #include <algorithm>
 
 #include "collectives/host/heap.h"
@@ -36,7 +37,8 @@ std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer r
   options.driver = config.cuda_driver;
   options.library = config.nccl_library;
   options.kernels = config.cuda_kernels;
-  options.allow_shared_gpu = config.allow_shared_gpu;
+  options.ranks_per_gpu = config.allow_shared_gpu ? std::numeric_limits<int32_t>::max()
+                                                  : static_cast<int32_t>(config.ranks_per_gpu);
   options.patience = std::chrono::nanoseconds(
       static_cast<int64_t>(std::min(config.start_timeout_seconds, 1e9) * 1e9));
   options.ring = [ringer] { ringer.ring(); };

@@ -245,11 +245,6 @@ Status describe(Operation* operation, const ProcessSet& set, Rank job, bool with
       return invalid_argument("no rank " + std::to_string(operation->peer) +
                               ", or the tag is above " + std::to_string(kMaxTag));
     }
-    if (operation->device >= 0 && !in_group) {
-      return {Code::kUnimplemented,
-              "not available for GPU tensors outside of groups (rueda_open_group); copy the tensor "
-              "to the host"};
-    }
   }
   if (operation->device >= 0 && has_tensor(kind)) announced->device = 0;
   announced->kind = kind;

@@ -172,8 +172,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call works") {
-  const auto results = on_device_ranks(2, [](DeviceRank& here) {
+TEST_CASE(
+    "what NCCL cannot do is refused alike where one rank has no kernels, and the next call works") {
+  const auto no_kernels = [](Rank rank, nccl::Machine::Options* options) {
+    if (rank == 1) options->kernels = "none";
+  };
+  const auto run = [](DeviceRank& here) {
     Floats data = ramp(here.rank(), 4);
     const auto part = [&] { return std::vector<Part>{{bytes(data), bytes(data), 4}}; };
     std::vector<std::string> texts;
@@ -190,8 +194,8 @@ TEST_CASE("what NCCL cannot do is refused alike on all ranks, and the next call 
     here.finish(allreduce(data, ReduceOp::kSum));
     texts.push_back(std::to_string(data[0]));
     return texts;
-  });
-  for (const auto& texts : results) {
+  };
+  for (const auto& texts : on_device_ranks(2, run, no_kernels)) {
     CHECK_THAT(texts[0], Contains("NCCL has no int16"));
     CHECK_THAT(texts[1], Contains("average and scales of int32 are not available on GPUs"));
     CHECK(texts[2] == "1.000000");
@@ -225,7 +229,7 @@ TEST_CASE("two ranks on one GPU are refused on both with rank, host and UUID, or
         const Status second = here.outcome(allreduce(data, ReduceOp::kSum));
         return std::pair(first, second);
       },
-      [&](Rank, nccl::Machine::Options* options) { options->allow_shared_gpu = allowed; });
+      [&](Rank, nccl::Machine::Options* options) { options->ranks_per_gpu = allowed ? 2 : 1; });
   for (const auto& [first, second] : results) {
     CHECK(first.ok() == allowed);
     CHECK(first.message() == results[0].first.message());

@@ -46,8 +46,47 @@ TEST_CASE("ranks that share a GPU are listed before NCCL starts") {
                             Contains("torch.cuda.set_device(hvd.local_rank())"));
 }
 
+TEST_CASE("ranks share a GPU where the user says so, up to as many") {
+  Job::Setup setup = on_stubs();
+  setup.environment.insert(setup.environment.end(),
+                           {"FAKE_CUDA_ONE_UUID=1", "CUDA_VISIBLE_DEVICES=0,1"});
+  Job two({"-np", "2", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  CHECK(two.wait() == 0);
+  INFO(two.err());
+  CHECK_THAT(two.out(), Contains("rank 0 of 2: right"));
+  CHECK_THAT(two.err(), Contains("2 ranks share each of 2 GPUs, from CUDA_VISIBLE_DEVICES, "));
+  Job three({"-np", "3", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  CHECK(three.wait() != 0);
+  CHECK_THAT(three.err(), Contains("more than 2 ranks use the same GPU (RUEDA_RANKS_PER_GPU)"));
+  Job five({"-np", "5", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  CHECK(five.wait() == 2);
+  CHECK_THAT(five.err(), Contains("--ranks-per-gpu 2: 5 ranks are too many for 2 GPUs"));
+  Job environment({"-np", "1", "--ranks-per-gpu", "2", "/bin/sh", "-c",
+                   "echo enabled $NCCL_MULTI_RANK_GPU_ENABLE"}, setup);
+  CHECK(environment.wait() == 0);
+  CHECK_THAT(environment.out(), Contains("enabled 1"));
+}
+
 TEST_CASE("when a rank is killed the others hear of it, although the GPU waits for the dead one") {
   Job job({"-np", "3", GPU_PROGRAM, "kill"}, on_stubs());
+  CHECK(job.wait() == 128 + 9);
+  INFO(job.err());
+  for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
+    CHECK_THAT(job.err(), Contains(line));
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("processes send GPU tensors to each other") {
+  for (const char* size : {"1", "2", "3"}) {
+    Job job({"-np", size, GPU_MESSAGE_PROGRAM}, on_stubs());
+    CHECK(job.wait() == 0);
+    INFO(job.err());
+    CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
+  }
+}
+
+TEST_CASE("when a rank is killed those hear of it whose GPUs wait for its message") {
+  Job job({"-np", "3", GPU_MESSAGE_PROGRAM, "kill"}, on_stubs());
   CHECK(job.wait() == 128 + 9);
   INFO(job.err());
   for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})

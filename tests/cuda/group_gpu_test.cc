@@ -88,13 +88,19 @@ TEST_CASE("every reduction that NCCL has, with scales, in every kind that reduce
     scaled.root = 2;
     call_on_gpu(r, scaled);
     if (rank == 2 && out != Floats(6, 1.5f)) return "scales";
-    // What NCCL has not is the same error on all, and the group works on.
-    std::vector<int32_t> bits(6, 3);
-    auto bitwise = typed(group, K::kAllreduce, DType::kInt32, {6}, bits, &bits);
-    bitwise.reduce_op = ReduceOp::kBitwiseAnd;
-    const Status refused = end_of(start(r, on_gpu(bitwise, rank)));
-    if (refused.code() != Code::kUnimplemented || !has(refused.message(), "NCCL has no"))
-      return "not refused: " + refused.to_string();
+    // What NCCL has not, of any kind.
+    const std::vector<int32_t> bits(6, 7 << rank);
+    for (const K kind : {K::kAllreduce, K::kReduce, K::kReducescatter}) {
+      const bool shares = kind == K::kReducescatter;
+      std::vector<int32_t> common(shares ? 2 : 6, -1);
+      auto bitwise = typed(group, kind, DType::kInt32, {6}, bits, &common);
+      bitwise.reduce_op = ReduceOp::kBitwiseAnd;
+      bitwise.root = 1;
+      call_on_gpu(r, bitwise);
+      const bool wanted = kind != K::kReduce || rank == 1;
+      if (common != std::vector<int32_t>(common.size(), wanted ? 4 : -1))
+        return std::string("bitwise and in ") + name_of(kind);
+    }
     return trouble_with_group(r, group, list);
   });
   for (const auto& error : errors) CHECK(error == "");

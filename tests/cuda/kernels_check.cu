@@ -181,6 +181,61 @@ void check_weighted_sum() {
   }
 }
 
+// Reductions of three ranks' inputs: the host computes the same source.
+void check_combine() {
+  constexpr int64_t kCount = 10007;
+  std::mt19937_64 random(5);
+  for (const Element element : kElements) {
+    const bool is_complex = element == Element::kComplex64 || element == Element::kComplex128;
+    const bool is_whole = element == Element::kUInt8 || element == Element::kInt8 ||
+                          element == Element::kUInt16 || element == Element::kInt16 ||
+                          element == Element::kUInt32 || element == Element::kInt32 ||
+                          element == Element::kUInt64 || element == Element::kInt64;
+    for (const Combine op : {Combine::kSum, Combine::kMin, Combine::kMax, Combine::kProduct,
+                             Combine::kAnd, Combine::kOr, Combine::kXor}) {
+      const bool bitwise = op >= Combine::kAnd;
+      if (bitwise && !is_whole && element != Element::kBool) continue;
+      if (is_complex && op != Combine::kSum && op != Combine::kProduct) continue;
+      for (const bool scaled : {false, true}) {
+        if (scaled && (bitwise || element == Element::kBool)) continue;
+        Combination c;
+        c.count = kCount;
+        c.rank = 1;
+        c.size = 3;
+        c.element = element;
+        c.op = op;
+        c.prescale = scaled ? 0.3 : 1;
+        c.factor = scaled ? 1.7 : 1;
+        c.divisor = scaled && is_whole ? 3 : 1;
+        c.round_first = scaled ? 1 : 0;
+        with_format(element, [&](auto format) {
+          using Format = decltype(format);
+          using Stored = typename Format::Stored;
+          constexpr size_t kBytes = kCount * sizeof(Stored);
+          std::vector<uint64_t> words(3 * kBytes / 8 + 1);
+          for (uint64_t& word : words) word = random();
+          std::vector<Stored> inputs(3 * kCount), expected(kCount);
+          std::memcpy(inputs.data(), words.data(), 3 * kBytes);
+          c.stride = kBytes;
+          c.others = inputs.data();
+          c.own = inputs.data() + kCount;
+          c.out = expected.data();
+          for (int64_t i = 0; i < kCount; ++i) combine_one<Format>(c, i);
+          Stored* const from = on_gpu(inputs.size(), inputs.data());
+          c.others = from;
+          c.own = c.out = from + kCount;  // in place
+          must(kernels->combine(&c, nullptr), "combine");
+          const std::vector<Stored> result = from_gpu(from + kCount, kCount);
+          check(std::memcmp(result.data(), expected.data(), kBytes) == 0,
+                "combine: element " + std::to_string(static_cast<int>(element)) + ", op " +
+                    std::to_string(static_cast<int>(op)) + (scaled ? ", scaled" : ""));
+          cudaFree(from);
+        });
+      }
+    }
+  }
+}
+
 template <typename Function>
 double best_seconds(Function function) {
   cudaEvent_t begin, end;
@@ -298,6 +353,7 @@ int main(int argc, char** argv) {
   check_int8();
   check_products();
   check_weighted_sum();
+  check_combine();
   if (argc == 2) {
     measure<float>(Format::kFloat32, "float32");
     measure<__nv_bfloat16>(Format::kBFloat16, "bfloat16");

@@ -144,10 +144,24 @@ TEST_CASE("ranks that share a GPU are told with host and UUID, or allowed by all
   std::vector<PeerInfo> infos = {info(22809, "GPU-a"), info(22809, "GPU-a")};
   const Status status = check_peers(infos, kNames);
   CHECK_THAT(status.message(), Contains("rank 1 (pid 11 on node1) -> node1 -> GPU-a  (shared)"));
-  infos[0].shares_gpu = 1;
+  CHECK_THAT(status.message(), Contains("ruedarun --ranks-per-gpu N"));
+  infos[0].ranks_per_gpu = 2;
   CHECK_FALSE(check_peers(infos, kNames).ok());
-  infos[1].shares_gpu = 1;
+  infos[1].ranks_per_gpu = 2;
   CHECK(check_peers(infos, kNames).ok());
+}
+
+TEST_CASE("more ranks on a GPU than all of them allow are told") {
+  std::vector<PeerInfo> infos(4, info(22809, "GPU-a"));
+  infos[3] = info(22809, "GPU-b");
+  for (PeerInfo& each : infos) each.ranks_per_gpu = 3;
+  const std::vector<std::string> names = {"rank 0", "rank 1", "rank 2", "rank 3"};
+  CHECK(check_peers(infos, names).ok());
+  infos[1].ranks_per_gpu = 2;
+  const std::string text = check_peers(infos, names).message();
+  CHECK_THAT(text, Contains("more than 2 ranks use the same GPU (RUEDA_RANKS_PER_GPU)") &&
+                       Contains("GPU-a  (shared)") && Contains("hvd.local_rank() %"));
+  CHECK(text.find("GPU-b  (shared)") == text.npos);
 }
 
 TEST_CASE("a rank that cannot take part is named on all, damage too") {

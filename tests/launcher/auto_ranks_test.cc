@@ -24,6 +24,48 @@ AutoRanks counted(const Texts& variables, int devices) {
 
 }  // namespace
 
+TEST_CASE("several ranks for each GPU where they may share one", "[auto_ranks]") {
+  const auto nothing = [](const char*) -> const char* { return nullptr; };
+  const AutoRanks found = auto_ranks(nothing, 2, 6, 3);
+  CHECK(found.count == 6);
+  CHECK(found.why == "3 for each of 2 GPUs, from the driver's files");
+  CHECK(auto_ranks(nothing, 0, 6, 3).count == 6);  // cores
+}
+
+TEST_CASE("ranks that share GPUs are told how, and when they are too many", "[auto_ranks]") {
+  const auto nothing = [](const char*) -> const char* { return nullptr; };
+  CHECK(describe_sharing(nothing, 2, 4, 2, true).value() ==
+        "2 ranks share each of 2 GPUs, from the driver's files, under MPS");
+  CHECK(describe_sharing(nothing, 2, 3, 2, false).value() ==
+        "2 ranks share each of 2 GPUs, from the driver's files, without MPS: their kernels take "
+        "turns (nvidia-cuda-mps-control -d starts it)");
+  CHECK(describe_sharing(nothing, 0, 9, 2, false).value() == "");
+  CHECK(describe_sharing(nothing, 2, 5, 2, false).status().message() ==
+        "--ranks-per-gpu 2: 5 ranks are too many for 2 GPUs, from the driver's files; start 4 at "
+        "most (-np auto), or let more share each");
+}
+
+TEST_CASE("MPS is running where its pipes are and its process is", "[auto_ranks]") {
+  char root[] = "/tmp/rueda_mps_XXXXXX";
+  REQUIRE(mkdtemp(root) != nullptr);
+  const auto nothing = [](const char*) -> const char* { return nullptr; };
+  const auto elsewhere = [](const char*) -> const char* { return "/pipes"; };
+  CHECK_FALSE(mps_is_running(nothing, root));
+  for (const char* folder : {"/tmp/nvidia-mps", "/pipes"}) {
+    const std::string path = root + std::string(folder);
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/control") << "";
+  }
+  CHECK(mps_is_running(nothing, root));
+  CHECK(mps_is_running(elsewhere, root));
+  std::ofstream(root + std::string("/pipes/nvidia-cuda-mps-control.pid")) << "1\n";
+  CHECK(mps_is_running(elsewhere, root));
+  std::ofstream(root + std::string("/pipes/nvidia-cuda-mps-control.pid")) << "999999999\n";
+  CHECK_FALSE(mps_is_running(elsewhere, root));
+  CHECK(mps_is_running(nothing, root));
+  std::filesystem::remove_all(root);
+}
+
 TEST_CASE("a rank for each GPU that is visible, else for each core", "[auto_ranks]") {
   struct Row {
     Texts variables;

@@ -106,6 +106,15 @@ TEST_CASE("each trouble is found, weighed, and comes with something to do", "[do
   }
 }
 
+TEST_CASE("where there are GPUs, whether MPS is running", "[doctor]") {
+  Machine machine = sound();
+  machine.gpu_devices = machine.gpus_usable = 2;
+  CHECK(named(doctor::examine(machine), "MPS").value.starts_with("not running"));
+  machine.mps = true;
+  CHECK(named(doctor::examine(machine), "MPS").value.starts_with("running"));
+  CHECK(doctor::worst(doctor::examine(machine).findings) == doctor::worst(doctor::examine(sound()).findings));
+}
+
 TEST_CASE("JSON holds the whole report and comes back", "[doctor]") {
   Machine machine = sound();
   machine.cpu_model = "quote \" backslash \\ newline \n tab \t";

@@ -152,6 +152,7 @@ inline void roll(Dice& dice, GroupWord* m) {
   m->reason = dice.text();
   m->code = dice.code();
   m->tag = dice.number<uint32_t>();
+  m->space = dice.number<uint32_t>();
 }
 
 inline void roll(Dice& dice, GroupCall* m) {
@@ -410,6 +411,7 @@ inline void convert(const GroupWord& m, v1::GroupWord* p) {
   p->set_reason(m.reason);
   p->set_code(static_cast<uint32_t>(m.code));
   p->set_tag(m.tag);
+  p->set_space(m.space);
 }
 
 inline void convert(const GroupCall& m, v1::GroupCall* p) {

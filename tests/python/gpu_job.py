@@ -52,6 +52,18 @@ def collectives(rank, size):
     compare("not contiguous", lambda at, t: hvd.allreduce(t.t().t(), op=hvd.Sum, name=f"t.{at}"), turned)
 
 
+def messages(rank, size):
+    """Around the ring, outside of groups: what goes out of one GPU comes into the next one's."""
+    following, previous = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 1, 1000, 1 << 20):
+        for tag in range(3):
+            out = torch.arange(float(count), device=DEVICE) + 7 * rank + tag
+            sent = hvd.send_async(out, following, tag)
+            came = hvd.recv(torch.empty(count, device=DEVICE), previous, tag)
+            hvd.synchronize(sent)
+            assert torch.equal(came.cpu(), torch.arange(float(count)) + 7 * previous + tag), (count, tag)
+
+
 def dtypes(rank, size):
     """Reductions of bytes and bools; int16 and 8-bit floats are moved, and reduced where NCCL can."""
     for dtype in (torch.uint8, torch.int8, torch.bool):
@@ -66,8 +78,7 @@ def dtypes(rank, size):
         compare(name, lambda at, t: hvd.broadcast(t, 0, name=f"b.{name}.{at}").view(torch.uint8), rows[:1])
     if DEVICE == "cpu":
         return
-    whole = torch.ones(4, dtype=torch.int16, device=DEVICE)
-    refused(lambda: hvd.allreduce(whole, op=hvd.Sum, name="int16"), "NCCL has no int16")
+    combine(rank, size)
     able = torch.cuda.get_device_capability() >= (9, 0) and torch.cuda.nccl.version() >= (2, 24)
     for dtype in FLOAT8:
         small = torch.full((100,), float(rank % 2)).to(dtype).to(DEVICE)
@@ -76,6 +87,35 @@ def dtypes(rank, size):
             assert bool((total.float() == size // 2).all()), dtype
         else:
             refused(lambda: hvd.allreduce(small, op=hvd.Sum, name=f"sum.{dtype}"), "compute capability 9.0")
+
+
+def combine(rank, size):
+    """Reductions that NCCL has not, by rueda's kernel: the CPU's bits, where all ranks are on one host."""
+    if not has_kernels():
+        whole = torch.ones(4, dtype=torch.int16, device=DEVICE)
+        refused(lambda: hvd.allreduce(whole, op=hvd.Sum, name="int16"), "NCCL has no int16")
+        return
+    for dtype, op, pre, post in (
+        (torch.int16, hvd.Sum, 1.0, 1.0),
+        (torch.int16, hvd.Average, 1.0, 1.0),
+        (torch.int64, hvd.Average, 1.0, 0.7),
+        (torch.uint8, hvd.Sum, 1.5, 1.0),
+        (torch.float32, hvd.Max, 2.5, 1.0),
+        (torch.float64, hvd.Product, 1.0, 0.1),
+        (torch.float16, hvd.Sum, 0.3, 1.0),
+        (torch.bfloat16, hvd.Average, 0.7, 3.0),
+        (torch.complex64, hvd.Product, 1.0, 1.0),
+    ):
+        for count in (1, 1000, 1 << 18):
+            values = (torch.arange(count) % 97 + rank + 1).to(dtype)
+            name = f"{dtype}.{op}.{pre}.{post}.{count}"
+            compare(
+                name,
+                lambda at, t: hvd.allreduce(
+                    t, op=op, prescale_factor=pre, postscale_factor=post, name=f"{name}.{at}"
+                ),
+                values,
+            )
 
 
 def refused(call, text):
@@ -296,6 +336,7 @@ def death(rank, size):
 
 SECTIONS = {
     "collectives": collectives,
+    "messages": messages,
     "dtypes": dtypes,
     "process-sets": process_sets,
     "adasum": adasum,

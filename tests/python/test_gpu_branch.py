@@ -40,6 +40,11 @@ def _check_collectives(hvd, rank, size):
         assert rows[:, 0].tolist() == [float(r) for r in range(size) for _ in range(r + 1)]
         got, splits = hvd.alltoall(torch.arange(float(size)), splits=[1] * size, name="a")
         assert got.tolist() == [float(rank)] * size and splits.tolist() == [1] * size
+        following, previous = (rank + 1) % size, (rank - 1) % size
+        for tag in range(2):
+            handle = hvd.send_async(torch.full((5,), 10.0 * rank + tag), following, tag)
+            assert torch.equal(hvd.recv(torch.empty(5), previous, tag), torch.full((5,), 10.0 * previous + tag))
+            hvd.synchronize(handle)
         one, two = hvd.grouped_allreduce([torch.ones(3), torch.ones(2)], op=hvd.Sum, name="pair")
         assert one[0] == size and two[1] == size
 

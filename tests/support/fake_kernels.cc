@@ -19,6 +19,7 @@ using rueda::cuda::StreamHandle;
 constexpr int kNotSupported = 801;
 std::atomic<int64_t> copies{0};
 std::atomic<int64_t> conversions{0};
+std::atomic<int64_t> combined{0};
 
 size_t size_of(Format format) {
   switch (format) {
@@ -129,12 +130,24 @@ int weighted_sum(float* a, const float* b, int64_t count, const double* products
   });
   return 0;
 }
+int combine(const Combination* combination, StreamHandle stream) {
+  ++combined;
+  return with_format(combination->element,
+                     [&](auto format) {
+                       rueda::testing::run_in_stream(stream, [c = *combination] {
+                         for (int64_t i = 0; i < c.count; ++i) combine_one<decltype(format)>(c, i);
+                       });
+                     })
+             ? 0
+             : kNotSupported;
+}
 const char* explain(int error) { return error == 0 ? "no error" : "said by the fake kernels"; }
 int probe() { return std::getenv("FAKE_KERNELS_BROKEN") == nullptr ? 0 : 209; }
 
 const KernelFunctions functions = {kKernelsVersion, copy,          quantize,
                                    dequantize,      product_parts, products,
-                                   weighted_sum,    explain,       probe};
+                                   weighted_sum,    combine,       explain,
+                                   probe};
 
 }  // namespace
 
@@ -145,6 +158,9 @@ extern "C" __attribute__((visibility("default"))) const KernelFunctions* rueda_c
 
 // Launches since the process began.
 extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_copies() { return copies; }
+extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_combined() {
+  return combined;
+}
 extern "C" __attribute__((visibility("default"))) int64_t fake_kernels_conversions() {
   return conversions;
 }

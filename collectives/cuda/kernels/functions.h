@@ -1,5 +1,5 @@
 /* What librueda_cuda.so gives to librueda: the kernels, behind plain C types. The only thing that
- * both sides include; a change of it or of items.h changes kKernelsVersion.
+ * both sides include; a change of it, of items.h or of combine.h's Combination changes kKernelsVersion.
  *
  * Threads: any, with the device's context current. Everything is given to `stream` and returns at
  * once; the result is a cudaError_t, 0 is well. Memory is the device's. */
@@ -9,11 +9,12 @@
 #include <cstdint>
 
 #include "collectives/cuda/functions.h"
+#include "collectives/cuda/kernels/combine.h"
 #include "collectives/cuda/kernels/items.h"
 
 namespace rueda::cuda::kernels {
 
-inline constexpr uint32_t kKernelsVersion = 3;
+inline constexpr uint32_t kKernelsVersion = 4;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2, kBytes };
 
@@ -36,6 +37,8 @@ struct KernelFunctions {
    * ranks. products: as above, of the whole vectors. */
   int (*weighted_sum)(float* a, const float* b, int64_t count, const double* products,
                       int32_t a_ranks, int32_t b_ranks, StreamHandle stream);
+  /* A reduction of all ranks' inputs, as combine.h has it. 801: no such element. */
+  int (*combine)(const Combination* combination, StreamHandle stream);
   const char* (*explain)(int error);
   /* 0, or why no kernel can run on the current device: its kind, or a driver that is older than
    * the runtime. */

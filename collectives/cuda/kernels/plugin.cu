@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "collectives/cuda/kernels/combine.cuh"
 #include "collectives/cuda/kernels/copy.cuh"
 #include "collectives/cuda/kernels/int8.cuh"
 #include "collectives/cuda/kernels/products.cuh"
@@ -79,6 +80,16 @@ int weighted_sum(float* a, const float* b, int64_t count, const double* products
   return cudaGetLastError();
 }
 
+int combine(const Combination* combination, cudaStream_t stream) {
+  if (combination->count == 0) return 0;
+  const int64_t blocks = (combination->count + kCombineThreads - 1) / kCombineThreads;
+  const auto grid = static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
+  const bool known = with_format(combination->element, [&](auto format) {
+    combine_elements<decltype(format)><<<grid, kCombineThreads, 0, stream>>>(*combination);
+  });
+  return known ? cudaGetLastError() : kNotSupported;
+}
+
 // Loads them, too: a kernel that is loaded at its first launch may wait for what the GPU is doing,
 // and that may be a collective which waits for a peer that waits for us.
 int probe() {
@@ -96,6 +107,14 @@ int probe() {
       reinterpret_cast<const void*>(copy_items<float, __half>),
       reinterpret_cast<const void*>(copy_items<__nv_bfloat16, float>),
       reinterpret_cast<const void*>(copy_items<float, __nv_bfloat16>)};
+  cudaError_t loaded = cudaSuccess;
+  for (const Element element : kElements) {
+    with_format(element, [&](auto format) {
+      const auto kernel = reinterpret_cast<const void*>(combine_elements<decltype(format)>);
+      if (loaded == cudaSuccess) loaded = cudaFuncGetAttributes(&attributes, kernel);
+    });
+  }
+  if (loaded != cudaSuccess) return loaded;
   for (const void* const kernel : used) {
     if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
       return error;
@@ -107,7 +126,8 @@ const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError
 
 const KernelFunctions functions = {kKernelsVersion, copy,          quantize,
                                    dequantize,      product_parts, products,
-                                   weighted_sum,    explain,       probe};
+                                   weighted_sum,    combine,       explain,
+                                   probe};
 
 }  // namespace
 }  // namespace rueda::cuda::kernels

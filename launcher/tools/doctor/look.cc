@@ -28,6 +28,7 @@
 
 #include "collectives/base/unique_fd.h"
 #include "collectives/host/cgroup.h"
+#include "launcher/job/auto_ranks.h"
 #include "launcher/mpi/installation.h"
 #include "launcher/mpi/version.h"
 #include "launcher/processes/symbol.h"
@@ -230,6 +231,8 @@ void look_at_gpus(Machine* machine) {
   }
   machine->gpu_driver = first_line("/proc/driver/nvidia/version");
   machine->gpus_usable = count_gpus();
+  machine->mps =
+      launcher::mps_is_running([](const char* name) -> const char* { return std::getenv(name); });
 }
 
 // Beside this program: ../lib in a build or an installed prefix, .. in the Python package.

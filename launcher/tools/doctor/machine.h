@@ -46,6 +46,7 @@ struct Machine {
   int gpu_devices = 0;     // device nodes
   int gpus_usable = -1;    // as the driver's library counts them; -1: it cannot be asked
   std::string gpu_driver;  // of the kernel module
+  bool mps = false;        // NVIDIA's Multi-Process Service is running
   std::string mpirun;      // path and first line of its version; empty: none in PATH
   std::string mpi_plugin;  // path of librueda_mpi.so; empty: none beside librueda
   std::string library;     // path of librueda; empty: not found
