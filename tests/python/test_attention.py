@@ -474,3 +474,13 @@ def forks_while_a_call_is_under_way():
 def test_a_call_may_be_dropped_in_a_forked_child_and_in_its_parent():
     outcome = run_ranks(2, forks_while_a_call_is_under_way)
     assert results(outcome) == [[0, 1], [0, 1]]
+
+
+@ranks(2)
+def test_gradients_may_be_of_a_graph_and_have_none_themselves():
+    own = [ra.shard_sequence(x).requires_grad_() for x in inputs()[:3]]
+    first = torch.autograd.grad((ra.ring_attention(*own) ** 2).sum(), own, create_graph=True)
+    again = torch.autograd.grad((ra.ring_attention(*own) ** 2).sum(), own)
+    assert all(torch.equal(a, b) for a, b in zip(first, again))
+    with raises(RuntimeError, "attention has no second derivatives", "leave out create_graph=True"):
+        sum((each**2).sum() for each in first).backward()

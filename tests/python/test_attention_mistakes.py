@@ -165,7 +165,7 @@ def test_any_memory_layout_and_any_mixture_of_gradients():
         for i in range(3):
             assert (own[i].grad is None) == (i not in needed)
             assert i not in needed or error(own[i].grad, whole[i].grad) <= 5e-6
-    with pytest.raises(RuntimeError, match="once_differentiable|twice"):
+    with pytest.raises(RuntimeError, match="rueda: attention has no second derivatives.*leave out create_graph"):
         x = q.clone().requires_grad_()
         (grad,) = torch.autograd.grad(attend(x, k, v).square().sum(), x, create_graph=True)
         grad.sum().backward()

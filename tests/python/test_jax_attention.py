@@ -225,8 +225,13 @@ def test_what_cannot_be_is_said():
     ring = hvd.attention.ring_attention
     with pytest.raises(NotImplementedError, match="not by jax.jvp"):
         jax.jvp(lambda q: ring(q, k, v), (q,), (q,))
-    with pytest.raises(NotImplementedError, match="no second derivatives"):
-        jax.grad(lambda q: jax.grad(lambda q: ring(q, k, v).sum())(q).sum())(q)
+
+    def twice(call):
+        return jax.grad(lambda q: jax.grad(lambda q: (call(q, k, v) ** 2).sum())(q).sum())
+
+    with pytest.raises(NotImplementedError, match="no second derivatives; ulysses_attention.*local_attention") as refused:
+        jax.jit(twice(ring)).trace(q)  # on this rank alone: nothing has been lowered
+    assert hvd.allgather_object(str(refused.value)) == [str(refused.value)] * hvd.size()
     with pytest.raises(ValueError, match="of one"):
         ring(q, np.asarray(k), v)
     with pytest.raises(ValueError, match="this rank has 12 tokens"):
@@ -235,3 +240,50 @@ def test_what_cannot_be_is_said():
     with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION"):
         jax.block_until_ready(ring(q, k, v, softmax_scale=1.0 / other))
     np.testing.assert_array_equal(ring(q, k, v), ring(*arrays[:3]))
+
+
+@ranks(2, 3)
+def test_a_function_of_ones_own_attends_between_the_exchanges():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    size, rank = hvd.size(), hvd.rank()
+    heads, length = 2 * size, 12 * size
+    random = np.random.default_rng(3)
+    whole = [jnp.asarray(random.normal(size=(2, length, n, DIM)), jnp.float32) for n in (heads, size, size)]
+
+    def local(q, k, v):
+        k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / DIM**0.5
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[2:], bool)), scores, -jnp.inf)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+
+    def distributed(layout):
+        return lambda *qkv: hvd.attention.ulysses_attention(*qkv, layout=layout, local_attention=local)
+
+    def share(x, layout):
+        return x[:, np.asarray(hvd.attention.position_ids(length, layout, rank, size))]
+
+    def first(call):  # of the loss
+        return jax.grad(lambda *qkv: (call(*qkv) ** 2).sum(), (0, 1, 2))
+
+    def second(call):
+        return jax.grad(lambda *qkv: sum((each**2).sum() for each in first(call)(*qkv)), (0, 1, 2))
+
+    for layout in ("contiguous", "zigzag", "striped"):
+        own = [share(x, layout) for x in whole]
+        call = distributed(layout)
+        np.testing.assert_allclose(jax.jit(call)(*own), share(local(*whole), layout), atol=2e-6)
+        for of in (first, second):
+            for mine, full in zip(jax.jit(of(call))(*own), of(local)(*whole)):
+                np.testing.assert_allclose(mine, share(full, layout), rtol=1e-4, atol=1e-3 if of is second else 1e-5)
+    few = [x[:, :12, : size + 1] for x in whole[:1]] + [x[:, :12, :1] for x in whole[1:]]
+    with pytest.raises(ValueError, match=f"there are {size + 1}: take a number of heads that {size} divides"):
+        distributed("contiguous")(*few)
+    with pytest.raises(ValueError, match="fill the sequence up"):
+        hvd.attention.ulysses_attention(*own, local_attention=local, length=length + 1)
+    with pytest.raises(ValueError, match="local_attention gave ArrayImpl|local_attention gave \\(2"):
+        hvd.attention.ulysses_attention(*own, local_attention=lambda q, k, v: q[:, :3])
+    one = [x[:, :12, :size] for x in (whole[0], *(y[:, :, :1] for y in whole[1:]))]  # fewer key heads than ranks
+    assert distributed("contiguous")(*one).shape == one[0].shape

@@ -53,13 +53,18 @@ def _is_torch(tensor):
     return hasattr(tensor, "requires_grad")
 
 
-def _check(q, k, v):
+def require_alike(q, k, v):
+    """ValueError for those of different frameworks or devices."""
     for other in (k, v):  # plain comparisons: torch.compile reads them too
         framework(other)
         if isinstance(other, np.ndarray) != isinstance(q, np.ndarray) or _is_torch(other) != _is_torch(q):
             raise ValueError("q, k, v are of different frameworks: give all as arrays or tensors of one")
         if _is_torch(q) and q.device != other.device:
             raise ValueError(f"q, k, v are on different devices: {q.device} and {other.device}")
+
+
+def _check(q, k, v):
+    require_alike(q, k, v)
     if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
         raise ValueError(
             f"q, k, v must be (batch, tokens, heads, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions"

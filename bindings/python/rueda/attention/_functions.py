@@ -1,7 +1,7 @@
 """The functions on arrays and tensors; `rueda.attention` describes what they have in common."""
 
 from rueda.attention import _groups
-from rueda.attention._attend import attend, framework
+from rueda.attention._attend import attend, framework, require_alike
 from rueda.attention._blocks import BlockMask
 from rueda.attention._layouts import places
 from rueda.attention._lengths import length_of
@@ -90,8 +90,9 @@ def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_atten
                       **options):  # fmt: skip
     """Exchanges heads for tokens, computes whole sequences, exchanges back. Any number of heads.
 
-    ``local_attention(q, k, v)`` computes instead of rueda, on PyTorch tensors of all tokens, in their
-    order, and this rank's share of the heads; mask and scale are then its own affair.
+    ``local_attention(q, k, v)`` computes instead of rueda, on PyTorch tensors or JAX arrays of all
+    tokens, in their order, and this rank's share of the heads; mask and scale are then its own affair.
+    Of JAX's arrays the ranks must have as many heads and tokens each.
     """
     process_set = _groups.given(options.get("process_set"))
     if options.get("compression") is not None:
@@ -101,9 +102,8 @@ def ulysses_attention(q, k, v, *, causal=False, layout="contiguous", local_atten
         return attend(q, k, v, causal=causal, layout=layout, ulysses=ranks, **options)
     if causal or set(options) - {"process_set", "length"}:
         raise ValueError("with local_attention, mask, scale and the like are given to it")
-    from rueda.attention import _heads
-
-    return _heads.with_local_attention(
+    require_alike(q, k, v)
+    return framework(q).with_local_attention(
         q, k, v, local_attention, layout, process_set, options.get("length")
     )
 

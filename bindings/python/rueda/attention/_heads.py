@@ -8,6 +8,7 @@ width).
 import torch
 
 from rueda import torch as hvd
+from rueda.attention import _local
 from rueda.attention._layouts import places, runs_of
 from rueda.attention._lengths import length_of
 
@@ -80,25 +81,12 @@ def _split(count, parts):
 
 def with_local_attention(q, k, v, local_attention, layout, process_set, length=None):
     """Whole sequences and a share of the heads go to ``local_attention``; its result comes back."""
-    if not callable(local_attention):
-        raise ValueError(f"local_attention is {local_attention!r}, expected a function of q, k and v")
-    if not all(isinstance(x, torch.Tensor) for x in (q, k, v)):
-        raise ValueError("local_attention works on PyTorch tensors; leave it out for NumPy and JAX arrays")
-    if not q.ndim == k.ndim == v.ndim == 4:
-        raise ValueError(
-            f"q, k, v must be (batch, tokens, heads, head_dim), got {q.ndim}, {k.ndim} and {v.ndim} dimensions"
-        )
-    if k.shape[2] == 0 or q.shape[2] % k.shape[2] or k.shape[2] != v.shape[2]:
-        raise ValueError(f"{q.shape[2]} query heads, {k.shape[2]} key and {v.shape[2]} value heads")
+    _local.check(q, k, v, local_attention)
     if length is None:
         length = length_of(q.shape[1], process_set)
     size = process_set.size()
     tokens = [sum(run[1] for run in runs_of(layout, length, rank, size)) for rank in range(size)]
-    if q.shape[1] != tokens[process_set.rank()] or k.shape[1] != q.shape[1]:
-        raise ValueError(
-            f"this rank has {q.shape[1]} queries and {k.shape[1]} keys, the {layout} layout of {length} "
-            f"tokens gives it {tokens[process_set.rank()]}; use shard_sequence with the same layout"
-        )
+    _local.check_tokens(q, k, layout, length, tokens[process_set.rank()])
     exchange = Exchange(process_set, tokens, q.shape[2], k.shape[2])
     whole = [exchange.whole(q), exchange.keys(k), exchange.keys(v)]
     positions = torch.from_numpy(places(layout, length, process_set)[0]).to(q.device)
@@ -109,13 +97,7 @@ def with_local_attention(q, k, v, local_attention, layout, process_set, length=N
         out = exchange.no_heads(*whole)
     else:
         out = local_attention(*whole)
-        wanted = (*whole[0].shape[:3], whole[2].shape[3])
-        if not isinstance(out, torch.Tensor) or out.shape != wanted:
-            got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise ValueError(
-                f"local_attention gave {got}, expected a tensor {wanted}: (batch, all tokens, this rank's heads, "
-                "head_dim), as q is given to it"
-            )
+        _local.check_result(out, whole)
     if layout != "contiguous":
         out = out.index_select(1, positions)
     return exchange.back(out)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rueda.attention._calls import Ended
+from rueda.attention._heads_jax import with_local_attention  # noqa: F401
 from rueda.attention._layouts import position_ids
 from rueda.attention._numpy import graph, is_compiling, name_of  # noqa: F401
 from rueda.common.basics import Sum

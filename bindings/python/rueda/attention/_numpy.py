@@ -37,6 +37,10 @@ def attention(plan, q, k, v, threads, wait, process_set):
     return out, lse, call
 
 
+def with_local_attention(*_):
+    raise ValueError("local_attention works on PyTorch tensors and JAX arrays; leave it out for NumPy arrays")
+
+
 def take(full, layout, axis, process_set):
     positions = position_ids(full.shape[axis], layout, process_set=process_set)
     return np.ascontiguousarray(np.take(full, positions, axis))

@@ -43,11 +43,25 @@ class _Attention(torch.autograd.Function):
         return tensors[3], tensors[4]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
         ctx.call.wait()
-        grads = backward(ctx.plan, ctx.threads, ctx.saved, ctx.saved_tensors, dout, dlse)
+        with torch.no_grad():
+            grads = backward(ctx.plan, ctx.threads, ctx.saved, ctx.saved_tensors, dout, dlse)
+        if torch.is_grad_enabled():  # create_graph=True
+            grads = _First.apply(torch.empty(0, requires_grad=True), *grads)
         return None, None, None, None, *grads
+
+
+class _First(torch.autograd.Function):
+    """Gradients that have none."""
+
+    @staticmethod
+    def forward(ctx, _, *grads):
+        return tuple(each.view_as(each) for each in grads)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError("rueda: attention has no second derivatives, only first ones: leave out create_graph=True")
 
 
 def attention(plan, q, k, v, threads, wait, process_set):
@@ -57,6 +71,12 @@ def attention(plan, q, k, v, threads, wait, process_set):
     started = []
     out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
     return out, lse, started[0]
+
+
+def with_local_attention(*arguments):
+    from rueda.attention import _heads
+
+    return _heads.with_local_attention(*arguments)
 
 
 def take(full, layout, axis, process_set):

@@ -113,7 +113,9 @@ def _refusal(text):
 
 _forward_mode = _refusal("attention has derivatives by jax.grad and jax.vjp, not by jax.jvp")
 tangent_p.def_impl(_forward_mode)
-ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _refusal("attention has no second derivatives")
+ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _refusal(
+    "attention has no second derivatives; ulysses_attention(..., local_attention=f) has those of f, a function of your own"
+)
 
 
 def _batch(primitive, arrays, dims, *, plan, **settings):

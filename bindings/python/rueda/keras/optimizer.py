@@ -152,7 +152,8 @@ class _Distributed:
     def _clip_gradients(self, grads):
         """The first that Keras does with gradients that it has accumulated."""
         if self.gradient_accumulation_steps:
-            is_last = (self._iterations + 1) % self.gradient_accumulation_steps == 0
+            calls = getattr(self, "_iterations", self.iterations)  # Keras before 3.5 counts them in `iterations`
+            is_last = (calls + 1) % self.gradient_accumulation_steps == 0
             grads = _framework.only_when(is_last, self._rueda, grads)
         return super()._clip_gradients(grads)
 
