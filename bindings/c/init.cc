@@ -196,7 +196,8 @@ Status prepare(const rueda_init_options* said, Start* start) {
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (config.autotune && options.place.rank == 0) {
-    RUEDA_WARN("bootstrap", "nothing is tuned: no setting gained 5 % over the defaults where it was measured "
+    RUEDA_WARN("bootstrap",
+               "nothing is tuned: no setting gained 5 % over the defaults where it was measured "
                "(RUEDA_AUTOTUNE; docs/benchmarks.md, scripts/tune_grid)");
   }
   if (!options.place.remark.empty()) RUEDA_WARN("bootstrap", "{}", options.place.remark);

@@ -12,10 +12,9 @@ namespace {
 
 // Flags of horovodrun that are not ours, by how they begin.
 constexpr const char* kHorovodrunOnly[] = {
-    "--jsrun",           "--hierarchical-", "--no-hierarchical-", "--torus-",
-    "--no-torus-",       "--autotune-",     "--mpi-threads-",
-    "--no-mpi-threads-", "--binding-args",  "--num-nccl-streams", "--thread-affinity",
-    "--gloo-timeout-"};
+    "--jsrun",        "--hierarchical-",    "--no-hierarchical-", "--torus-",
+    "--no-torus-",    "--autotune-",        "--mpi-threads-",     "--no-mpi-threads-",
+    "--binding-args", "--num-nccl-streams", "--thread-affinity",  "--gloo-timeout-"};
 
 // What users of other launchers write, and what it is here.
 struct Foreign {

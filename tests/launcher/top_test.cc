@@ -92,6 +92,18 @@ TEST_CASE("the slowest rank is named with its cause", "[top]") {
           one->cpu_seconds = 10.1;
           one->state = "blocked in read of descriptor 5";
         }) == begin + "it does not compute (10 % of a core): blocked in read of descriptor 5");
+  CHECK(said([](RankSample* one) {
+          one->cpu_seconds = 12.5;
+          one->delayed_seconds = 0.4;
+        }) == begin +
+                  "it computes longer than the others (250 % of a core, they 100 %) and waits "
+                  "for a core for 40 % of its time: its host has more to do than cores");
+  CHECK(said([](RankSample* one) {
+          one->cpu_seconds = 10.1;
+          one->state = "computes";  // at that moment
+        }) == begin +
+                  "it does not compute (10 % of a core), nor wait for data: it sleeps, or is "
+                  "stopped now and then");
   CHECK(said([](RankSample* one) { one->state = "stopped by a signal"; }) ==
         begin + "it is stopped by a signal");
   CHECK(said([](RankSample* one) { one->late_seconds = 0; }).empty());

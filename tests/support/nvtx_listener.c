@@ -1,5 +1,5 @@
-/* A profiler that listens through NVTX, for tests/python/test_nvtx.py: each call is a line in the file
-   $NVTX_LISTENER_FILE.<process id>, the oldest first. */
+/* A profiler that listens through NVTX, for tests/python/test_nvtx.py: each call is a line in the
+   file $NVTX_LISTENER_FILE.<process id>, the oldest first. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -18,18 +18,27 @@ std::string in_percent(double share) {
   return text;
 }
 
-// Why a rank comes late, by what it does instead.
-std::string cause(const Row& row) {
+// Why a rank comes late, by what it does instead. others: cores that the others use, in the mean.
+std::string cause(const Row& row, double others) {
   const double much = std::max(0.1, row.late / 4);
   if (row.state.starts_with("stopped") || row.state.starts_with("frozen"))
     return "it is " + row.state;
   if (row.data >= much) return "it waits for data for " + in_percent(row.data) + " of its time";
-  if (row.delayed >= much)
-    return "it waits for a core for " + in_percent(row.delayed) +
+  if (row.delayed >= much) {
+    const bool more = row.cores > 2 * others + 0.05;
+    return (more ? "it computes longer than the others (" + in_percent(row.cores) +
+                       " of a core, they " + in_percent(others) + ") and "
+                 : std::string("it ")) +
+           "waits for a core for " + in_percent(row.delayed) +
            " of its time: its host has more to do than cores";
-  if (row.cores < 0.5)
-    return "it does not compute (" + in_percent(row.cores) +
-           " of a core): " + (row.state.empty() ? "it sleeps" : row.state);
+  }
+  if (row.cores < 0.5) {
+    // The state is that of one moment: it says something only where it is a reason.
+    const bool reason = row.state.starts_with("blocked");
+    return "it does not compute (" + in_percent(row.cores) + " of a core)" +
+           (reason ? ": " + row.state
+                   : ", nor wait for data: it sleeps, or is stopped now and then");
+  }
   return "it computes longer than the others (" + in_percent(row.cores) + " of a core)";
 }
 
@@ -93,9 +102,12 @@ std::string slowest(const std::vector<Row>& rows) {
   const auto worst = std::max_element(rows.begin(), rows.end(),
                                       [](const Row& a, const Row& b) { return a.late < b.late; });
   if (worst == rows.end() || rows.size() < 2 || worst->late < kWorthAWord) return "";
+  double others = 0;
+  for (const Row& row : rows) others += &row == &*worst ? 0 : row.cores;
+  others /= static_cast<double>(rows.size() - 1);
   return "rank " + std::to_string(worst->rank) + (worst->host.empty() ? "" : " on " + worst->host) +
          ": the others waited for it for " + in_percent(worst->late) + " of their time; " +
-         cause(*worst);
+         cause(*worst, others);
 }
 
 std::vector<Row> fold_by_host(const std::vector<Row>& rows) {

@@ -20,7 +20,7 @@ namespace rueda::timeline {
 class NvtxRanges {
  public:
   // library: the profiler's, as NVTX_INJECTION64_PATH names it; "": nobody listens. One that cannot
-  // be opened is a warning, and nobody listens. A process has one profiler: the first that is named.
+  // be opened is a warning, and nobody listens. A process has one profiler: the first named.
   explicit NvtxRanges(const std::string& library);
   ~NvtxRanges();
 

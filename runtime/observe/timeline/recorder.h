@@ -1,4 +1,4 @@
-// Recorder: where a rank's runtime leaves what it does, for the timeline, the summary and profilers.
+// Recorder: where a rank's runtime leaves what it does, for timeline, summary and profilers.
 //
 //   coordinator, user's threads --events--> ring --> Writer's thread --> file     (timeline)
 //                               --sums----> Totals                                (summary)
