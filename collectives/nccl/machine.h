@@ -27,6 +27,8 @@ class Machine {
     int32_t ranks_per_gpu = 1;  // RUEDA_RANKS_PER_GPU
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread
+    // The rank's GPU is known: its UUID. Called once, by prepare_mark().
+    std::function<void(const std::string&)> chosen = {};
   };
   explicit Machine(Options options) : options_(std::move(options)) {}
 

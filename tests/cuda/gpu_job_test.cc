@@ -76,6 +76,18 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
+  Job::Setup setup = on_stubs();
+  setup.environment.insert(setup.environment.end(),
+                           {"RUEDA_NVML_LIBRARY=" FAKE_NVML,
+                            "FAKE_NVML=GPU-00000000-0000-0000-0000-000000000002=xid:79,ecc:2"});
+  Job job({"-np", "3", GPU_PROGRAM, "kill"}, setup);
+  CHECK(job.wait() == 128 + 9);
+  CHECK_THAT(job.err(), Contains("killed by signal 9 (SIGKILL), and NVML says of its GPU "
+                                 "(GPU-00000000-0000-0000-0000-000000000002): Xid 79 (it has "
+                                 "fallen off the bus), 2 uncorrected ECC errors"));
+}
+
 TEST_CASE("processes send GPU tensors to each other") {
   for (const char* size : {"1", "2", "3"}) {
     Job job({"-np", size, GPU_MESSAGE_PROGRAM}, on_stubs());
