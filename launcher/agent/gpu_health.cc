@@ -154,9 +154,8 @@ void GpuHealth::watch(const std::shared_ptr<Shared>& shared, const std::string& 
     {
       std::unique_lock lock(shared->mutex);
       if (!has_events) {
-        shared->changed.wait_until(lock, next_look, [&] {
-          return shared->ending || shared->asked > shared->answered;
-        });
+        shared->changed.wait_until(
+            lock, next_look, [&] { return shared->ending || shared->asked > shared->answered; });
       }
       if (shared->ending) break;
       asked = shared->asked;
@@ -177,9 +176,8 @@ std::string GpuHealth::hint(const std::string& uuid, std::chrono::milliseconds p
   std::unique_lock lock(shared_->mutex);
   const unsigned long long asked = ++shared_->asked;
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, patience, [&] {
-    return shared_->ended || shared_->answered >= asked;
-  });
+  shared_->changed.wait_for(lock, patience,
+                            [&] { return shared_->ended || shared_->answered >= asked; });
   const auto known = shared_->gpus.find(uuid);
   return known == shared_->gpus.end() ? "" : describe_trouble(uuid, known->second);
 }

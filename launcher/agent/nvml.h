@@ -37,14 +37,15 @@ struct EventData {
 #define RUEDA_NVML_FUNCTIONS(X)                                                                    \
   X(init, nvmlInit_v2, (void))                                                                     \
   X(count, nvmlDeviceGetCount_v2, (unsigned* count))                                               \
-  X(device, nvmlDeviceGetHandleByIndex_v2, (unsigned index, Device * device))                      \
+  X(device, nvmlDeviceGetHandleByIndex_v2, (unsigned index, Device* device))                       \
   X(uuid, nvmlDeviceGetUUID, (Device device, char* text, unsigned room))                           \
   X(ecc, nvmlDeviceGetTotalEccErrors,                                                              \
     (Device device, int type, int counter, unsigned long long* count))                             \
   X(remapped, nvmlDeviceGetRemappedRows,                                                           \
     (Device device, unsigned* correctable, unsigned* uncorrectable, unsigned* pending,             \
      unsigned* failed))                                                                            \
-  X(throttle, nvmlDeviceGetCurrentClocksThrottleReasons, (Device device, unsigned long long* bits)) \
+  X(throttle, nvmlDeviceGetCurrentClocksThrottleReasons,                                           \
+    (Device device, unsigned long long* bits))                                                     \
   X(make_events, nvmlEventSetCreate, (EventSet * set))                                             \
   X(add_events, nvmlDeviceRegisterEvents, (Device device, unsigned long long types, EventSet set)) \
   X(wait, nvmlEventSetWait_v2, (EventSet set, EventData * data, unsigned milliseconds))

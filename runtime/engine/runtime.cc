@@ -1,7 +1,7 @@
 #include "runtime/engine/runtime.h"
 
-#include <limits>
 #include <algorithm>
+#include <limits>
 
 #include "collectives/host/heap.h"
 #include "collectives/host/process_memory.h"

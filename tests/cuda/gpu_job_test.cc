@@ -62,7 +62,8 @@ TEST_CASE("ranks share a GPU where the user says so, up to as many") {
   CHECK(five.wait() == 2);
   CHECK_THAT(five.err(), Contains("--ranks-per-gpu 2: 5 ranks are too many for 2 GPUs"));
   Job environment({"-np", "1", "--ranks-per-gpu", "2", "/bin/sh", "-c",
-                   "echo enabled $NCCL_MULTI_RANK_GPU_ENABLE"}, setup);
+                   "echo enabled $NCCL_MULTI_RANK_GPU_ENABLE"},
+                  setup);
   CHECK(environment.wait() == 0);
   CHECK_THAT(environment.out(), Contains("enabled 1"));
 }
