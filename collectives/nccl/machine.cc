@@ -41,7 +41,10 @@ Result<cuda::Mark> Machine::prepare_mark(int ordinal) {
   RUEDA_ASSIGN_OR_RETURN(const cuda::DevicePtr on, device(ordinal));
   {
     const std::lock_guard lock(mutex_);
-    if (used_ < 0) used_ = ordinal;
+    if (used_ < 0) {
+      used_ = ordinal;
+      if (options_.chosen) options_.chosen(on->uuid());
+    }
     if (used_ != ordinal) {
       return invalid_argument("a tensor on GPU " + std::to_string(ordinal) +
                               ", but this rank has used GPU " + std::to_string(used_) +

@@ -21,12 +21,14 @@ namespace rueda::nccl {
 class Machine {
  public:
   struct Options {
-    std::string driver;   // RUEDA_CUDA_DRIVER
-    std::string library;  // RUEDA_NCCL_LIBRARY
-    std::string kernels;  // RUEDA_CUDA_KERNELS
-    int32_t ranks_per_gpu = 1;  // RUEDA_RANKS_PER_GPU
+    std::string driver;                    // RUEDA_CUDA_DRIVER
+    std::string library;                   // RUEDA_NCCL_LIBRARY
+    std::string kernels;                   // RUEDA_CUDA_KERNELS
+    int32_t ranks_per_gpu = 1;             // RUEDA_RANKS_PER_GPU
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread
+    // The rank's GPU is known: its UUID. Called once, by prepare_mark().
+    std::function<void(const std::string&)> chosen = {};
   };
   explicit Machine(Options options) : options_(std::move(options)) {}
 

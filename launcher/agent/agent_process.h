@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launcher/agent/agent.h"
+#include "launcher/agent/gpu_health.h"
 #include "launcher/agent/job_observer.h"
 #include "launcher/agent/life_watch.h"
 #include "launcher/agent/oom_watch.h"
@@ -101,6 +102,7 @@ class Agent : public ControlledHost {
   Supervisor supervisor_;
   std::unique_ptr<LifeWatch> lives_;
   OomWatch oom_;
+  std::unique_ptr<GpuHealth> gpus_;     // null: there are none here
   std::optional<life::LostRank> lost_;  // the job's first; an elastic job's newest
   bool replaced_ = false;    // and its process ran on as another program when we stopped it
   bool lost_by_us_ = false;  // it ended because we stopped the job: nobody's failure

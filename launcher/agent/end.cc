@@ -64,6 +64,7 @@ void Agent::rank_ended(RankProcess* rank, int wait_status, uint64_t resident_pea
   const bool failed = wait_status != 0 && !end.removed;
   any_failed_ = any_failed_ || (failed && !plan_.elastic);
   end.hint = oom_.hint(wait_status);
+  if (failed && gpus_ != nullptr) end.hint += gpus_->hint(lives_->gpu(member));
   if (replaced_ && lost_->member == member) {
     end.hint =
         ", by ruedarun: another program had taken its place (exec) before it had left the job "

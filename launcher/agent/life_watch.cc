@@ -331,6 +331,11 @@ pid_t LifeWatch::joined_pid(MemberId member) const {
   return watched == nullptr ? 0 : watched->page->pid.load(std::memory_order_acquire);
 }
 
+std::string LifeWatch::gpu(MemberId member) const {
+  const Watched* const watched = find(member);
+  return watched == nullptr ? "" : watched->page->gpu.read().str();
+}
+
 bool LifeWatch::has_joined_inside(MemberId member) const {
   const pid_t joined = joined_pid(member);
   return joined > 0 && joined != find(member)->pid;

@@ -87,6 +87,8 @@ class LifeWatch {
   bool has_joined(MemberId member) const;
   // The process that did; 0: none yet.
   pid_t joined_pid(MemberId member) const;
+  // The UUID of the GPU that it uses; "": none yet.
+  std::string gpu(MemberId member) const;
   // It did, as another process than the one that was started (a shell that has more to do).
   bool has_joined_inside(MemberId member) const;
   // The ranks of this host get the verdict, or its newer version, from whatever host it comes:

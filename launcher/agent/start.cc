@@ -13,6 +13,7 @@
 #include "collectives/base/config.h"
 #include "collectives/base/signal_names.h"
 #include "launcher/hosts/machine.h"
+#include "launcher/job/auto_ranks.h"
 #include "launcher/job/rank_environment.h"
 #include "launcher/processes/spawn.h"
 
@@ -33,6 +34,9 @@ Status Agent::prepare() {
   signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return errno_status("cannot watch signals", errno);
 
+  const char* const nvml = find_variable(plan_.base_environment, "RUEDA_NVML_LIBRARY");
+  if (nvml != nullptr || count_gpu_devices() > 0)
+    gpus_ = std::make_unique<GpuHealth>(nvml == nullptr ? "" : nvml);
   RUEDA_ASSIGN_OR_RETURN(lives_, LifeWatch::create(plan_.host.empty() ? host_name() : plan_.host,
                                                    to_duration(plan_.dead_seconds)));
   RUEDA_ASSIGN_OR_RETURN(key_fd_, plan_.key->to_memfd());

@@ -1,7 +1,7 @@
 #include "runtime/engine/runtime.h"
 
-#include <limits>
 #include <algorithm>
+#include <limits>
 
 #include "collectives/host/heap.h"
 #include "collectives/host/process_memory.h"
@@ -32,7 +32,8 @@ flight::Identity identity_of(const Config& config, const membership::Joined& joi
   return {all.rank, all.size, all.epoch, host, "", transport_of(config, joined)};
 }
 
-std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer ringer) {
+std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer ringer,
+                                            life::LifeLine* life) {
   nccl::Machine::Options options;
   options.driver = config.cuda_driver;
   options.library = config.nccl_library;
@@ -42,6 +43,8 @@ std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer r
   options.patience = std::chrono::nanoseconds(
       static_cast<int64_t>(std::min(config.start_timeout_seconds, 1e9) * 1e9));
   options.ring = [ringer] { ringer.ring(); };
+  // While a call of the runtime, which has both, prepares a mark.
+  if (life != nullptr) options.chosen = [life](const std::string& uuid) { life->uses_gpu(uuid); };
   return std::make_shared<nccl::Machine>(std::move(options));
 }
 
@@ -86,7 +89,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
     : config_(config),
       joined_(std::move(joined)),
       agents_(std::move(agents)),
-      machine_(make_machine(config_, joined_->fabric.doorbell->ringer())),
+      machine_(make_machine(config_, joined_->fabric.doorbell->ringer(), agents_.life.get())),
       sets_(membership().rank, membership().size),
       queue_(std::make_shared<RequestQueue>(joined_->fabric.doorbell->ringer())),
       progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*joined_),

@@ -62,7 +62,8 @@ TEST_CASE("ranks share a GPU where the user says so, up to as many") {
   CHECK(five.wait() == 2);
   CHECK_THAT(five.err(), Contains("--ranks-per-gpu 2: 5 ranks are too many for 2 GPUs"));
   Job environment({"-np", "1", "--ranks-per-gpu", "2", "/bin/sh", "-c",
-                   "echo enabled $NCCL_MULTI_RANK_GPU_ENABLE"}, setup);
+                   "echo enabled $NCCL_MULTI_RANK_GPU_ENABLE"},
+                  setup);
   CHECK(environment.wait() == 0);
   CHECK_THAT(environment.out(), Contains("enabled 1"));
 }
@@ -74,6 +75,18 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
   for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
     CHECK_THAT(job.err(), Contains(line));
   CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
+  Job::Setup setup = on_stubs();
+  setup.environment.insert(setup.environment.end(),
+                           {"RUEDA_NVML_LIBRARY=" FAKE_NVML,
+                            "FAKE_NVML=GPU-00000000-0000-0000-0000-000000000002=xid:79,ecc:2"});
+  Job job({"-np", "3", GPU_PROGRAM, "kill"}, setup);
+  CHECK(job.wait() == 128 + 9);
+  CHECK_THAT(job.err(), Contains("killed by signal 9 (SIGKILL), and NVML says of its GPU "
+                                 "(GPU-00000000-0000-0000-0000-000000000002): Xid 79 (it has "
+                                 "fallen off the bus), 2 uncorrected ECC errors"));
 }
 
 TEST_CASE("processes send GPU tensors to each other") {

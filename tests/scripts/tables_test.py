@@ -16,7 +16,7 @@ TABLE = {"collectives/base/tables/settings.py", "collectives/base/tables/counter
 FOLDERS = ("attention", "bindings", "collectives", "docs", "examples", "launcher", "proto", "runtime", "scripts", "tests")
 NAME = r"\bRUEDA_[A-Z0-9_]*[A-Z0-9]\b"
 NAMES = {setting.name for setting in settings.SETTINGS}
-UNITS = ("bytes", "bytes per second", "seconds", "tensors", "buffers", "connections")
+UNITS = ("ranks", "bytes", "bytes per second", "seconds", "tensors", "buffers", "connections")
 # Variables that only tests, benchmarks and scripts read; names that a test spells wrongly.
 OF_TOOLS = ("RUEDA_TEST_", "RUEDA_BENCH_", "RUEDA_SIMULATION_", "RUEDA_FUZZ_", "RUEDA_CHECK_")
 MISSPELT = {"RUEDA_LOG_LEVLE", "RUEDA_LOG_LEVELS", "RUEDA_FUSION_TRESHOLD", "RUEDA_STAGING_BUFFER", "RUEDA_MY_OWN"}

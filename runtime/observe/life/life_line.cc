@@ -105,6 +105,12 @@ void LifeLine::submitted(std::string_view name, int64_t now_ns) {
   page_->operation.publish(last_, again ? offsetof(LastOperation, number) : 0);
 }
 
+void LifeLine::uses_gpu(std::string_view uuid) {
+  BoundedText<48> text;
+  text.set(uuid);
+  page_->gpu.publish(text);
+}
+
 std::optional<LostRank> LifeLine::wait_for_verdict(std::chrono::nanoseconds limit) const {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (;;) {

@@ -7,7 +7,7 @@
 //
 // What lasts longer is the LifeKeeper's. One per process at a time.
 // Threads: begin() and leave() by the background thread; submitted() and round() by who holds the
-// progress lock; the others by any.
+// progress lock; the others by any, uses_gpu() by one at a time.
 // End:     a rank that leaves in order says so first; without that its end is a loss. Between two
 // epochs it is one too (goes_on).
 #pragma once
@@ -50,6 +50,8 @@ class LifeLine final : private host::FdHandler {
 
   // now_ns: CLOCK_MONOTONIC, or its coarse form.
   void submitted(std::string_view name, int64_t now_ns);
+  // The UUID of this rank's GPU. Once, before anything is done there.
+  void uses_gpu(std::string_view uuid);
   uint64_t epoch() const { return epoch_; }
   void round() { page_->rounds.store(++rounds_, std::memory_order_relaxed); }
   // Where waiting threads show it (LifePage).

@@ -143,7 +143,7 @@ enum class Crash : uint32_t {
 
 struct LifePage {
   static constexpr uint64_t kMagic = 0x6566696c61647572;  // "rudalife"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   static constexpr uint32_t kNoOwner = 0;
   // A rank has ended with success: nobody comes any more. No change that members leave for.
   static constexpr uint64_t kFinishing = 4;
@@ -167,6 +167,7 @@ struct LifePage {
   alignas(64) std::atomic<int64_t> blocked_since{0};
   std::atomic<int64_t> blocked_ns{0};
   alignas(64) Published<LastOperation> operation;
+  Published<BoundedText<48>> gpu;  // the UUID of the one that it uses; empty: none
 
   // ---- the agent's
   alignas(64) Published<LostRank> lost;
