@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "attention/kernel_registry.h"
+#include "attention/program_check.h"
 #include "attention/wire.h"
 #include "collectives/base/float_mode.h"
 
@@ -53,10 +54,20 @@ Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) con
   return make_plan(spec, *set->place);
 }
 
+Status Engine::check_once(const AttentionPlan& plan) {
+  if (!check_programs_) return {};
+  const std::lock_guard lock(mutex_);
+  if (checked_.contains(plan.report.hash)) return {};
+  RUEDA_RETURN_IF_ERROR(check_spec(plan.spec));
+  checked_.insert(plan.report.hash);
+  return {};
+}
+
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, Body body,
                               bool inline_call) {
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, plan.spec.dtype));
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, computed_as(plan.spec)));
+  RUEDA_RETURN_IF_ERROR(check_once(plan));
   return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, std::move(body),
                inline_call);
 }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "attention/decode.h"
@@ -44,8 +45,10 @@ using CallPtr = std::shared_ptr<Call>;
 
 class Engine {
  public:
-  // runtime null: rank 0 of 1.
-  explicit Engine(engine::Runtime* runtime) : runtime_(runtime) {}
+  // runtime null: rank 0 of 1. check_programs: before a plan runs for the first time, all ranks'
+  // programs are checked (program_check.h); a call whose programs are wrong fails.
+  explicit Engine(engine::Runtime* runtime, bool check_programs = false)
+      : runtime_(runtime), check_programs_(check_programs) {}
   ~Engine();
 
   // The plan of this rank for a process set; spec.ranks is set to its size.
@@ -73,8 +76,11 @@ class Engine {
                         bool inline_call);
   Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, Body body, bool inline_call);
   int threads_of(int asked) const;
+  Status check_once(const AttentionPlan& plan);
 
   engine::Runtime* const runtime_;
+  const bool check_programs_;
+  std::set<uint64_t> checked_;  // hashes of plans
   std::mutex mutex_;
   std::map<uint32_t, uint32_t> calls_;  // of each process set, by its serial number
   // Of calls that failed while messages were under way: their memory must stay.

@@ -27,11 +27,11 @@ std::byte* Link::take(int64_t bytes) {
   return memory_.back().memory.get();
 }
 
-void Link::release_to(size_t mark) {
-  while (memory_.size() > mark) {
-    taken_ -= memory_.back().bytes;
-    memory_.pop_back();
-  }
+void Link::give(const std::byte* memory) {
+  const auto block = std::find_if(memory_.begin(), memory_.end(),
+                                  [&](const Block& one) { return one.memory.get() == memory; });
+  taken_ -= block->bytes;
+  memory_.erase(block);
 }
 
 bool Link::idle() const {
@@ -89,7 +89,7 @@ Status Link::named(const Status& status, const std::string& where, const char* d
 Status Link::wait(const Message& message) {
   if (message == nullptr) return {};
   while (!message->done()) {
-    const Status status = message->wait(kLookAround);
+    Status status = message->wait(kLookAround);
     if (message->done()) break;
     // A deadline or a signal, neither of which is ours.
     if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;

@@ -40,15 +40,10 @@ class Link {
   // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
   Status named(const Status& status, const std::string& where, const char* doing, Rank peer) const;
 
-  // 64-byte aligned, not zeroed, until release_all.
+  // 64-byte aligned, not zeroed, until it is given back or the link ends.
   std::byte* take(int64_t bytes);
-  template <typename T>
-  T* take_array(int64_t count) {
-    return reinterpret_cast<T*>(take(count * static_cast<int64_t>(sizeof(T))));
-  }
-  // Gives all memory since `mark` back.
-  size_t mark() const { return memory_.size(); }
-  void release_to(size_t mark);
+  // Of no message that is under way.
+  void give(const std::byte* memory);
   int64_t taken_at_most() const { return most_; }
   // True when no message is under way, so that nobody uses the memory.
   bool idle() const;

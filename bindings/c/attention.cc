@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention/kernel_registry.h"
+#include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
 
@@ -313,6 +314,18 @@ int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t back
     for (const attention::Tile& t : hop.tiles) tile(3, hop.key, hop.peer, t);
   }
   return filled;
+}
+
+int64_t rueda_attention_plan_program(const rueda_attention_plan* plan, int32_t backward, char* text,
+                                     int64_t size) {
+  if (plan == nullptr) return -1;
+  return rueda::c_abi::guarded_value(int64_t{-1}, [&] {
+    const std::string whole =
+        attention::as_text(attention::make_program(*plan->plan, backward != 0));
+    if (text != nullptr && size > 0)
+      std::snprintf(text, static_cast<size_t>(size), "%s", whole.c_str());
+    return static_cast<int64_t>(std::ssize(whole));
+  });
 }
 
 double rueda_attention_plan_balance(const rueda_attention_plan* plan) {

@@ -66,7 +66,8 @@ Status check_process(uint64_t process) {
 
 attention::Engine* Member::attention() {
   const std::lock_guard lock(attention_mutex_);
-  if (attention_ == nullptr) attention_ = std::make_unique<attention::Engine>(runtime.get());
+  if (attention_ == nullptr)
+    attention_ = std::make_unique<attention::Engine>(runtime.get(), check_programs);
   return attention_.get();
 }
 

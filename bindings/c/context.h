@@ -30,7 +30,8 @@ struct Member {
   std::atomic<bool> stop_agreed{false};  // for good
   MaxVote commit{"rueda.commit"};
   std::string preemption_signals;
-  int64_t heap_bytes = 0;  // as configured
+  int64_t heap_bytes = 0;       // as configured
+  bool check_programs = false;  // of attention; as configured
   // What the launcher keeps for its ranks; null: nobody does.
   std::shared_ptr<rendezvous::StoreClient> store;
   // Told what this rank did, when it has left; may be empty.

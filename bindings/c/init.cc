@@ -243,6 +243,7 @@ rueda::Result<MemberPtr> build(Start* start, std::unique_ptr<rueda::membership::
   const rueda::Config& config = start->options.config;
   auto member = std::make_shared<rueda::c_abi::Member>();
   member->heap_bytes = config.heap_bytes;
+  member->check_programs = config.check_programs;
   member->preemption_signals = config.preemption_signal;
   member->store = launcher.store;
   rueda::engine::Agents& agents = start->agents;

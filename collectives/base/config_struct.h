@@ -157,6 +157,9 @@ struct Config {
   // RUEDA_ATTENTION_KERNEL: local kernel of attention by name; auto: of highest priority for the
   // dtypes; measured: the fastest
   std::string attention_kernel = "auto";
+  // RUEDA_CHECK_PROGRAMS: 1: before a plan of attention runs for the first time each rank proves
+  // that the programs of all ranks fit together
+  bool check_programs = false;
 };
 
 }  // namespace rueda

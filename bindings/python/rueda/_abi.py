@@ -346,6 +346,7 @@ FUNCTIONS = {
     "rueda_attention_plan_report": (_int32, [_void_p, _pointer(_int64), _int32]),
     "rueda_attention_plan_tiles": (_int64, [_void_p, _int32, _pointer(_int64), _int64]),
     "rueda_attention_plan_work": (_int64, [_void_p, _int32, _pointer(_int64), _int64]),
+    "rueda_attention_plan_program": (_int64, [_void_p, _int32, _char_p, _int64]),
     "rueda_attention_plan_balance": (_double, [_void_p]),
     "rueda_attention_tokens": (_int64, [_int32, _int64, _int32, _int32, _pointer(_int64), _int64]),
     "rueda_attention_forward": (_int32, [

@@ -225,6 +225,9 @@ SETTINGS = (
     Setting("RUEDA_ATTENTION_KERNEL", "attention_kernel", "auto", _ATTENTION,
         "local kernel of attention by name; auto: of highest priority for the dtypes; measured: "
         "the fastest"),
+    Setting("RUEDA_CHECK_PROGRAMS", "check_programs", False, _ATTENTION,
+        "1: before a plan of attention runs for the first time each rank proves that the programs of all ranks fit "
+        "together"),
 )
 
 

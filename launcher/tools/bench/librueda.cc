@@ -62,6 +62,8 @@ Result<LibRueda> open_librueda() {
       !find(library, "rueda_attention_plan_tiles", &api.attention_plan_tiles)) {
     api.attention_plan_tiles = nullptr;
   }
+  if (!find(library, "rueda_attention_plan_program", &api.attention_plan_program))
+    api.attention_plan_program = nullptr;
   const bool calls = find(library, "rueda_attention_forward", &api.attention_forward) &&
                      find(library, "rueda_attention_backward", &api.attention_backward) &&
                      find(library, "rueda_attention_saved_release", &api.attention_saved_release);

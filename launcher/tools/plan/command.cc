@@ -43,8 +43,10 @@ int run_attention(const std::vector<std::string>& arguments) {
     if (!(file << svg << std::flush))
       return fail(invalid_argument("cannot write " + options.svg), 1);
   }
-  const std::string text =
+  std::string text =
       title_of(options) + "\n" + as_table(schedule) + as_text(draw(options, schedule, 32));
+  for (const RankPlan& rank : schedule.ranks)
+    if (options.program) text += "\n" + rank.program;
   std::fputs(text.c_str(), stdout);
   return 0;
 }

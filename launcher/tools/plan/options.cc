@@ -20,7 +20,8 @@ void describe(CLI::App* app, Raw* raw, PlanOptions* o) {
       "  rueda attention plan --ranks 4 --length 64 --causal --layout zigzag\n"
       "  rueda attention plan --ranks 8 --length 65536 --heads 32 --kv-heads 8 --head-dim 128 "
       "--causal\n"
-      "  rueda attention plan --segment-lengths 16,64 --dilation-rates 1,4 --svg dilated.svg");
+      "  rueda attention plan --segment-lengths 16,64 --dilation-rates 1,4 --svg dilated.svg\n"
+      "  rueda attention plan --ranks 2 --causal --layout zigzag --program");
   app->add_option("-n,--ranks", o->ranks, "that share the sequence (4)")
       ->check(CLI::Range(1, 4096));
   app->add_option("--length", o->length, "tokens of the whole sequence (64)")
@@ -59,6 +60,7 @@ void describe(CLI::App* app, Raw* raw, PlanOptions* o) {
       ->check(CLI::ExistingFile);
   app->add_flag("--backward", o->backward, "draw the backward pass");
   app->add_option("--head", o->head, "the key/value head that is drawn (0)");
+  app->add_flag("--program", o->program, "print each rank's instructions behind the picture");
   app->add_option("--svg", o->svg, "write a picture here; -: to standard output");
 }
 

@@ -23,6 +23,7 @@ struct PlanOptions {
   int64_t block = 0;
   std::vector<uint8_t> blocks;
   int64_t head = 0;  // the KV head that is drawn
+  bool program = false;
   std::string svg;   // file; empty: none, "-": standard output, and nothing else there
 };
 

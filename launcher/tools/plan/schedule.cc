@@ -55,6 +55,8 @@ Result<Schedule> load_schedule(const PlanOptions& options) {
   RUEDA_ASSIGN_OR_RETURN(const bench::LibRueda api, bench::open_librueda());
   if (api.attention_plan_create == nullptr || api.attention_plan_tiles == nullptr)
     return unavailable("librueda is of another version: it has no plans to look at");
+  if (options.program && api.attention_plan_program == nullptr)
+    return unavailable("librueda is of another version: its plans have no programs to print");
   const rueda_attention_spec spec = spec_of(options);
   Schedule schedule;
   for (int32_t rank = 0; rank < options.ranks; ++rank) {
@@ -77,6 +79,11 @@ Result<Schedule> load_schedule(const PlanOptions& options) {
       schedule.steps = std::max(schedule.steps, n[i] + 1);
     }
     own.tokens = tokens_of(api, options, rank);
+    if (options.program) {
+      own.program.resize(
+          static_cast<size_t>(api.attention_plan_program(plan, backward, nullptr, 0)));
+      api.attention_plan_program(plan, backward, own.program.data(), std::ssize(own.program) + 1);
+    }
     if (rank == 0) schedule.balance = api.attention_plan_balance(plan);
     api.attention_plan_release(plan);
     schedule.ranks.push_back(std::move(own));

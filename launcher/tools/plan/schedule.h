@@ -19,6 +19,7 @@ struct RankPlan {
   std::vector<int64_t> numbers;  // of rueda_attention_plan_report
   std::vector<int64_t> tokens;   // positions, in the order of its tensors
   std::vector<Tile> tiles;
+  std::string program;  // as text, where it is asked for
 };
 
 struct Schedule {
