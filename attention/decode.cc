@@ -20,7 +20,7 @@ constexpr int64_t kMost = int64_t{1} << 30;
 // depends on threads: nor do bits.
 constexpr int64_t kMostChunks = 16, kFewestKeys = 2048;
 constexpr int64_t kFewestProducts = int64_t{1} << 21;  // what the start of a thread costs
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 
 size_t index(int64_t i) { return static_cast<size_t>(i); }
 
@@ -51,8 +51,12 @@ struct Rows {
 void clear(float* rows, int64_t count, int64_t width) {
   for (int64_t i = 0; i < count; ++i, rows += width) {
     std::fill_n(rows, width, 0.0f);
-    rows[width - 2] = kNone;
+    rows[width - 2] = kNoKeys;
   }
+}
+
+float* take_floats(Link* link, int64_t count) {
+  return reinterpret_cast<float*>(link->take(count * 4));
 }
 
 // Adds one partial result to another.
@@ -129,8 +133,7 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
   for (int64_t i = 0; i < s.queries; ++i) q_rows[index(i)] = static_cast<int32_t>(i);
   // (chunk, KV head, query, head of the group)
   const auto jobs = static_cast<int64_t>(chunks.size()) * s.kv_heads;
-  const size_t mark = link->mark();
-  float* const parts = link->take_array<float>(jobs * some * rows.width);
+  float* const parts = take_floats(link, jobs * some * rows.width);
   in_parallel(jobs, threads, [&](int64_t job) {
     const int64_t c = job / s.kv_heads, head = job % s.kv_heads;
     const Chunk& chunk = chunks[index(c)];
@@ -178,7 +181,7 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
       }
     }
   });
-  link->release_to(mark);
+  link->give(reinterpret_cast<const std::byte*>(parts));
 }
 
 // One message each way with every other rank.
@@ -238,7 +241,8 @@ void finish(const DecodeSpec& s, float* rows, int64_t begin, int64_t count, floa
       l = l * old + std::exp(sink - top);
       rows[d] = top;
     }
-    lse[i] = l > 0 ? static_cast<float>(static_cast<double>(rows[d]) + std::log(double{l})) : kNone;
+    lse[i] =
+        l > 0 ? static_cast<float>(static_cast<double>(rows[d]) + std::log(double{l})) : kNoKeys;
     for (int64_t x = 0; x < d; ++x) rows[x] = l > 0 ? rows[x] / l : 0;
     if (s.dtype == DType::kFloat32) {
       std::memcpy(out, rows, index(d * bytes));
@@ -360,21 +364,21 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
   }
 
   // Receives are there before anybody sends.
-  float* const came = link->take_array<float>((s.ranks - 1) * count * width);
+  float* const came = take_floats(link, (s.ranks - 1) * count * width);
   const auto from = [&](Rank peer) {
     return came + (peer < s.rank ? peer : peer - 1) * count * width;
   };
   Round parts{link, s, "decode attention, exchange of partial results", true, {}, {}, {}, {}};
   RUEDA_RETURN_IF_ERROR(
       parts.receive([&](Rank peer) -> Bytes { return {as_bytes(from(peer)), count * width * 4}; }));
-  float* const partial = link->take_array<float>(rows.all() * width);
+  float* const partial = take_floats(link, rows.all() * width);
   compute_here(s, threads, q, t.k, t.v, link, partial);
   RUEDA_RETURN_IF_ERROR(link->check_aborted());
   RUEDA_RETURN_IF_ERROR(parts.send([&](Rank peer) -> Bytes {
     return {as_bytes(partial + rows.begin(peer) * width), rows.count(peer) * width * 4};
   }));
   RUEDA_RETURN_IF_ERROR(parts.wait());
-  float* const sums = link->take_array<float>(count * width);
+  float* const sums = take_floats(link, count * width);
   clear(sums, count, width);
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     const float* part = rank == s.rank ? partial + mine * width : from(rank);

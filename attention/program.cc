@@ -36,6 +36,8 @@ class Builder {
       int64_t& most = program_.slots[static_cast<size_t>(slot)];
       most = std::max(most, bytes);
     }
+    int& known = program_.by_role[static_cast<size_t>(role)];
+    if (role != Role::kMessage && known < 0) known = static_cast<int>(program_.buffers.size());
     program_.buffers.push_back({role, home, slot, bytes});
     uses_.emplace_back();
     return static_cast<int>(std::ssize(program_.buffers)) - 1;
@@ -443,13 +445,6 @@ class Builder {
 };
 
 }  // namespace
-
-int Program::find(Role role) const {
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i].role == role && role != Role::kMessage) return static_cast<int>(i);
-  }
-  return -1;
-}
 
 int64_t Program::peak_bytes() const {
   std::vector<int> left(slots.size(), 0);  // buffers of each slot that are still to be freed

@@ -15,6 +15,7 @@
 // busy throughout. Nothing waits for a larger k, so the smallest unfinished exchange proceeds.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,12 @@ enum class Role : uint8_t {
   kOwnSumDv,
   kWidened,  // keys and values that came as int8, as float32
 };
+inline constexpr size_t kRoles = static_cast<size_t>(Role::kWidened) + 1;
+constexpr std::array<int, kRoles> no_buffers() {
+  std::array<int, kRoles> none{};
+  none.fill(-1);
+  return none;
+}
 const char* name_of(Role role);
 
 // Whose memory it is. Given: the caller's, to read. Result: the caller's, to write. Saved: what
@@ -112,7 +119,10 @@ struct Program {
   std::vector<int64_t> slots;  // bytes
   std::vector<Instruction> list;
 
-  int find(Role role) const;  // -1: there is none
+  // Which buffer has a role; -1: none. Of kMessage there are many, and none is found.
+  std::array<int, kRoles> by_role = no_buffers();
+
+  int find(Role role) const { return by_role[static_cast<size_t>(role)]; }
   // Of what the call allocates, when it runs in the list's order.
   int64_t peak_bytes() const;
 };

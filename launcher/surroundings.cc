@@ -87,9 +87,9 @@ int ranks_per_gpu(const Options& options, const GetEnv& get) {
 Status share_gpus(const GetEnv& get, Options* options, std::string* said) {
   const int per_gpu = ranks_per_gpu(*options, get);
   if (per_gpu == 1) return {};
-  RUEDA_ASSIGN_OR_RETURN(const std::string text,
-                         describe_sharing(get, count_gpu_devices(), options->num_proc, per_gpu,
-                                          mps_is_running(get)));
+  RUEDA_ASSIGN_OR_RETURN(
+      const std::string text,
+      describe_sharing(get, count_gpu_devices(), options->num_proc, per_gpu, mps_is_running(get)));
   if (!text.empty()) *said += (said->empty() ? "" : "; ") + text;
   return {};
 }

@@ -68,8 +68,7 @@ Status DeviceCombine::combine(Session& session, const cuda::kernels::Library& ke
     if (combination.count == 0) continue;
     combination.own = share(parts_[part].in, part, rank_).data();
     combination.others = scratch_ + offsets_[part];
-    combination.out =
-        whole ? share(parts_[part].out, part, rank_).data() : parts_[part].out;
+    combination.out = whole ? share(parts_[part].out, part, rank_).data() : parts_[part].out;
     const int error = kernels->combine(&combination, session.stream());
     RUEDA_RETURN_IF_ERROR(kernels.check(error, "reducing tensors on the GPU"));
   }

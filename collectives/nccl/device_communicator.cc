@@ -473,11 +473,11 @@ Script DeviceCommunicator::combine(const CollectiveDesc& desc, std::span<const P
   Stage exchange;
   exchange.calls = [this, call, lacks](Session& s) -> Status {
     if (buffer_ == nullptr || s.captures()) {
-      return lacks.with_message(
-          lacks.message() +
-          (s.captures() ? "; it cannot be captured into a CUDA graph"
-                        : "; or install rueda's kernels, which have it, on all ranks "
-                          "(librueda_cuda.so, built with nvcc)"));
+      return lacks.with_message(lacks.message() +
+                                (s.captures()
+                                     ? "; it cannot be captured into a CUDA graph"
+                                     : "; or install rueda's kernels, which have it, on all ranks "
+                                       "(librueda_cuda.so, built with nvcc)"));
     }
     RUEDA_ASSIGN_OR_RETURN(std::byte* const memory, scratch(call->scratch_bytes()));
     call->use(memory);

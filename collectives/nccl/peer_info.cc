@@ -29,9 +29,9 @@ Status check_versions(const std::vector<PeerInfo>& infos, const std::vector<std:
 Status check_gpus(const std::vector<PeerInfo>& infos, const std::vector<std::string>& names) {
   std::map<std::string, int> users;
   for (const PeerInfo& info : infos) ++users[text_of(info.uuid)];
-  const auto fewest = std::min_element(infos.begin(), infos.end(), [](const auto& a, const auto& b) {
-    return a.ranks_per_gpu < b.ranks_per_gpu;
-  });
+  const auto fewest = std::min_element(
+      infos.begin(), infos.end(),
+      [](const auto& a, const auto& b) { return a.ranks_per_gpu < b.ranks_per_gpu; });
   const int most = fewest->ranks_per_gpu;
   const auto is_shared = [&](const PeerInfo& info) { return users[text_of(info.uuid)] > most; };
   if (std::none_of(infos.begin(), infos.end(), is_shared)) return {};
@@ -49,7 +49,8 @@ Status check_gpus(const std::vector<PeerInfo>& infos, const std::vector<std::str
   return failed_precondition(
       "several ranks use the same GPU:" + text +
       "\ngive each rank its own: torch.cuda.set_device(hvd.local_rank()), or one visible GPU each "
-      "(CUDA_VISIBLE_DEVICES); ruedarun --ranks-per-gpu N (RUEDA_RANKS_PER_GPU=N on all ranks) lets "
+      "(CUDA_VISIBLE_DEVICES); ruedarun --ranks-per-gpu N (RUEDA_RANKS_PER_GPU=N on all ranks) "
+      "lets "
       "N ranks share each");
 }
 

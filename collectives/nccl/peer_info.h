@@ -18,12 +18,12 @@ namespace rueda::nccl {
 // Of one rank. Fixed size: it travels as it is, between processes of one byte order.
 struct PeerInfo {
   uint64_t magic = kMagic;
-  int32_t version = 0;     // of NCCL
+  int32_t version = 0;        // of NCCL
   int32_t ranks_per_gpu = 1;  // may use one; RUEDA_ALLOW_SHARED_GPU: any number
-  int32_t failed = 0;      // this rank cannot take part; `path` says why
-  int32_t kernels = 0;     // version of rueda's own kernels; 0: this rank has none
-  int32_t splits = 0;      // its NCCL has ncclCommSplit
-  int32_t capability = 0;  // of its GPU: 90 is 9.0
+  int32_t failed = 0;         // this rank cannot take part; `path` says why
+  int32_t kernels = 0;        // version of rueda's own kernels; 0: this rank has none
+  int32_t splits = 0;         // its NCCL has ncclCommSplit
+  int32_t capability = 0;     // of its GPU: 90 is 9.0
   int32_t reserved = 0;
   int32_t part = 0;    // it holds a part that was split off the communicator of all ranks
   UniqueId id{};       // of the group's first rank alone

@@ -216,8 +216,7 @@ void Coordinator::take(Request* request) {
   if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
   if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
     quiet_ = false;
-    return request->device >= 0 ? device_messages_.start(request)
-                                : global().start_message(request);
+    return request->device >= 0 ? device_messages_.start(request) : global().start_message(request);
   }
   if (kind == CollectiveKind::kProcessSet) return begin_change(request);
   GroupEngine* const group = request->set->group;

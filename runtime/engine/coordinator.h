@@ -150,7 +150,7 @@ class Coordinator {
   RoundMark round_mark_;
   // Of the process sets that this rank is a member of; all ranks' first. Changes between rounds.
   std::vector<std::unique_ptr<GroupEngine>> groups_;
-  counters::Values past_;  // of groups that are no more
+  counters::Values past_;           // of groups that are no more
   DeviceMessages device_messages_;  // before those that borrow it
   OrderedGroups ordered_;
 

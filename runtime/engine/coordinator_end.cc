@@ -141,10 +141,9 @@ bool Coordinator::leave() {
     hear(group.get());
   }
   end_change(unfinished);
-  const bool idle =
-      ordered_.have_left() && device_messages_.idle() &&
-      std::all_of(groups_.begin(), groups_.end(),
-                  [](const auto& group) { return group->is_idle(); });
+  const bool idle = ordered_.have_left() && device_messages_.idle() &&
+                    std::all_of(groups_.begin(), groups_.end(),
+                                [](const auto& group) { return group->is_idle(); });
   if (!idle && !late) return moved;
   if (!goodbye_said_) {
     goodbye_said_ = true;
@@ -171,7 +170,7 @@ bool Coordinator::leave() {
 bool Coordinator::uses_gpu() const {
   return ordered_.uses_gpu() || device_messages_.uses_gpu() ||
          std::any_of(groups_.begin(), groups_.end(),
-                                            [](const auto& group) { return group->uses_gpu(); });
+                     [](const auto& group) { return group->uses_gpu(); });
 }
 
 // This rank's GPU is. But NCCL may still have to send what it has given to a network, and its end

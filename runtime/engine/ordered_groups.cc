@@ -135,8 +135,8 @@ Status OrderedGroups::on_control(Rank peer, std::string_view message) {
                             word.channels < static_cast<int64_t>(host::kChannelGroups);
   // What ends because of it would end well.
   const bool ends = word.what == GroupWord::What::kBye || word.what == GroupWord::What::kAbort;
-  if ((word.number >= tags::kMostGroups && !is_of_job) || !names_rank || word.what == GroupWord::What{} ||
-      (ends && word.code == Code::kOk) ||
+  if ((word.number >= tags::kMostGroups && !is_of_job) || !names_rank ||
+      word.what == GroupWord::What{} || (ends && word.code == Code::kOk) ||
       (is_hello && !has_channels && word.channels != GroupWord::kNeedsNone &&
        word.channels != GroupWord::kHasNone)) {
     return damaged("a group's numbers");

@@ -85,8 +85,8 @@ std::string difference(DType dtype, ReduceOp op, Rank size, double prescale, dou
 TEST_CASE("the GPU's reductions have the bits of the CPU's") {
   const std::pair<double, double> scales[] = {{1, 1}, {0.3, 1}, {1, 1.0 / 3}, {-2.5, 7}, {1e9, 1}};
   for (const DType dtype : kHostReducedDTypes) {
-    for (const auto& ops : {std::span<const ReduceOp>(kElementwiseOps),
-                            std::span<const ReduceOp>(kBitwiseOps)}) {
+    for (const auto& ops :
+         {std::span<const ReduceOp>(kElementwiseOps), std::span<const ReduceOp>(kBitwiseOps)}) {
       for (const ReduceOp op : ops) {
         for (const Rank size : {1, 2, 3, 5}) {
           for (const auto& [prescale, postscale] : scales)

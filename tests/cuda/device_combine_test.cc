@@ -25,13 +25,13 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {DType::kInt16, ReduceOp::kSum, 1, 1},        {DType::kInt16, ReduceOp::kAverage, 1, 1},
-    {DType::kInt16, ReduceOp::kMin, 0.5, 3},      {DType::kUInt16, ReduceOp::kMax, 1, 1},
-    {DType::kUInt16, ReduceOp::kProduct, 1, 1},   {DType::kInt64, ReduceOp::kAverage, 1, 0.7},
-    {DType::kUInt8, ReduceOp::kAverage, 1, 1},    {DType::kInt32, ReduceOp::kSum, 1.5, 1},
+    {DType::kInt16, ReduceOp::kSum, 1, 1},         {DType::kInt16, ReduceOp::kAverage, 1, 1},
+    {DType::kInt16, ReduceOp::kMin, 0.5, 3},       {DType::kUInt16, ReduceOp::kMax, 1, 1},
+    {DType::kUInt16, ReduceOp::kProduct, 1, 1},    {DType::kInt64, ReduceOp::kAverage, 1, 0.7},
+    {DType::kUInt8, ReduceOp::kAverage, 1, 1},     {DType::kInt32, ReduceOp::kSum, 1.5, 1},
     {DType::kUInt64, ReduceOp::kBitwiseXor, 1, 1}, {DType::kBool, ReduceOp::kBitwiseXor, 1, 1},
-    {DType::kFloat32, ReduceOp::kMax, 2.5, 1},    {DType::kFloat64, ReduceOp::kProduct, 1, 0.1},
-    {DType::kFloat16, ReduceOp::kSum, 0.3, 1},    {DType::kBFloat16, ReduceOp::kAverage, 0.7, 3},
+    {DType::kFloat32, ReduceOp::kMax, 2.5, 1},     {DType::kFloat64, ReduceOp::kProduct, 1, 0.1},
+    {DType::kFloat16, ReduceOp::kSum, 0.3, 1},     {DType::kBFloat16, ReduceOp::kAverage, 0.7, 3},
     {DType::kComplex64, ReduceOp::kProduct, 1, 1}, {DType::kComplex128, ReduceOp::kProduct, 2, 0.3},
 };
 

@@ -120,8 +120,7 @@ TEST_CASE("a message is sent when its stream has come to it, and its receiver's 
   }
 }
 
-TEST_CASE("a send and a receive of GPU tensors that differ are errors on both",
-          "[messages_gpu]") {
+TEST_CASE("a send and a receive of GPU tensors that differ are errors on both", "[messages_gpu]") {
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& r) {
     const K kind = rank == 0 ? K::kSend : K::kRecv;
@@ -188,8 +187,8 @@ TEST_CASE("an error of a message's work on a GPU ends the job with NCCL's text",
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& r) {
     for (;;) {
-      auto works =
-          r.start({message(rank == 1 ? K::kSend : K::kRecv, rank, 1 - rank, 1, &data[rank])}, false);
+      auto works = r.start(
+          {message(rank == 1 ? K::kSend : K::kRecv, rank, 1 - rank, 1, &data[rank])}, false);
       const Status status = works.ok() ? end_of(works->front()) : works.status();
       if (!status.ok()) return status.message();
     }
@@ -207,7 +206,8 @@ TEST_CASE("ranks whose GPUs do not fit hear it on both sides of a message", "[me
     must(finish(start(r, sum_of("the job goes on", &data))));
     return first.message();
   });
-  for (const std::string& text : texts) CHECK_THAT(text, Contains("several ranks use the same GPU"));
+  for (const std::string& text : texts)
+    CHECK_THAT(text, Contains("several ranks use the same GPU"));
 }
 
 TEST_CASE("host time to send and receive a GPU tensor", "[.][submit]") {
@@ -216,8 +216,8 @@ TEST_CASE("host time to send and receive a GPU tensor", "[.][submit]") {
   std::vector<Floats> data(2, Floats(1000));
   const auto medians = gpus.world.run([&](Rank rank, Runtime& runtime) {
     std::vector<double> submits, ends;
-    const auto op =
-        message(rank == 0 ? K::kSend : K::kRecv, rank, 1 - rank, 1, &data[static_cast<size_t>(rank)]);
+    const auto op = message(rank == 0 ? K::kSend : K::kRecv, rank, 1 - rank, 1,
+                            &data[static_cast<size_t>(rank)]);
     for (int step = 0; step < 3000; ++step) {
       const auto begun = Clock::now();
       const RequestPtr request = start(runtime, op);

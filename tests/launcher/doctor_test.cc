@@ -112,7 +112,8 @@ TEST_CASE("where there are GPUs, whether MPS is running", "[doctor]") {
   CHECK(named(doctor::examine(machine), "MPS").value.starts_with("not running"));
   machine.mps = true;
   CHECK(named(doctor::examine(machine), "MPS").value.starts_with("running"));
-  CHECK(doctor::worst(doctor::examine(machine).findings) == doctor::worst(doctor::examine(sound()).findings));
+  CHECK(doctor::worst(doctor::examine(machine).findings) ==
+        doctor::worst(doctor::examine(sound()).findings));
 }
 
 TEST_CASE("JSON holds the whole report and comes back", "[doctor]") {

@@ -144,10 +144,9 @@ int combine(const Combination* combination, StreamHandle stream) {
 const char* explain(int error) { return error == 0 ? "no error" : "said by the fake kernels"; }
 int probe() { return std::getenv("FAKE_KERNELS_BROKEN") == nullptr ? 0 : 209; }
 
-const KernelFunctions functions = {kKernelsVersion, copy,          quantize,
-                                   dequantize,      product_parts, products,
-                                   weighted_sum,    combine,       explain,
-                                   probe};
+const KernelFunctions functions = {kKernelsVersion, copy,     quantize,     dequantize,
+                                   product_parts,   products, weighted_sum, combine,
+                                   explain,         probe};
 
 }  // namespace
 

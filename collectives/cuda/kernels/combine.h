@@ -34,10 +34,10 @@ enum class Element : int32_t {
   kComplex128 = 17,
 };
 inline constexpr Element kElements[] = {
-    Element::kUInt8,   Element::kInt8,     Element::kInt16,   Element::kInt32,
-    Element::kInt64,   Element::kFloat16,  Element::kFloat32, Element::kFloat64,
-    Element::kBool,    Element::kBFloat16, Element::kUInt16,  Element::kUInt32,
-    Element::kUInt64,  Element::kComplex64, Element::kComplex128};
+    Element::kUInt8,  Element::kInt8,      Element::kInt16,     Element::kInt32,
+    Element::kInt64,  Element::kFloat16,   Element::kFloat32,   Element::kFloat64,
+    Element::kBool,   Element::kBFloat16,  Element::kUInt16,    Element::kUInt32,
+    Element::kUInt64, Element::kComplex64, Element::kComplex128};
 enum class Combine : int32_t {
   kAverage = 0,
   kSum = 1,
@@ -116,8 +116,8 @@ RUEDA_BOTH_SIDES inline double canonical(double value) {
 template <typename Float>
 RUEDA_BOTH_SIDES inline Float smaller(Float a, Float b) {
   using Bits = std::conditional_t<sizeof(Float) == 4, uint32_t, uint64_t>;
-  return bits_as<Float>(static_cast<Bits>(bits_as<Bits>(a < b ? a : b) |
-                                          bits_as<Bits>(b < a ? b : a)));
+  return bits_as<Float>(
+      static_cast<Bits>(bits_as<Bits>(a < b ? a : b) | bits_as<Bits>(b < a ? b : a)));
 }
 
 template <typename Float>

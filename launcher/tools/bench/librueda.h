@@ -34,7 +34,7 @@ struct LibRueda {
   decltype(&::rueda_attention_forward) attention_forward;
   decltype(&::rueda_attention_backward) attention_backward;
   decltype(&::rueda_attention_saved_release) attention_saved_release;
-  decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;  // null by itself too
+  decltype(&::rueda_attention_plan_tiles) attention_plan_tiles;      // null by itself too
   decltype(&::rueda_attention_plan_program) attention_plan_program;  // likewise
   decltype(&::rueda_attention_tokens) attention_tokens;
 };

@@ -209,8 +209,10 @@ void judge_devices(const Machine& machine, Book* book) {
   }
   if (!machine.gpu_driver.empty()) book->fine("GPU driver", machine.gpu_driver, true);
   if (machine.gpu_devices > 0)
-    book->fine("MPS", machine.mps ? "running: ranks that share a GPU run side by side"
-                                  : "not running: ranks that share a GPU would take turns", true);
+    book->fine("MPS",
+               machine.mps ? "running: ranks that share a GPU run side by side"
+                           : "not running: ranks that share a GPU would take turns",
+               true);
   for (const auto& probe : machine.libraries)
     book->fine(probe.name, probe.found ? probe.detail : "not found", probe.found);
   book->fine("mpirun", machine.mpirun.empty() ? "not in PATH" : machine.mpirun,

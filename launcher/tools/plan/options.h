@@ -24,7 +24,7 @@ struct PlanOptions {
   std::vector<uint8_t> blocks;
   int64_t head = 0;  // the KV head that is drawn
   bool program = false;
-  std::string svg;   // file; empty: none, "-": standard output, and nothing else there
+  std::string svg;  // file; empty: none, "-": standard output, and nothing else there
 };
 
 Result<PlanOptions> parse_plan_options(const std::vector<std::string>& arguments);
