@@ -129,7 +129,8 @@ class DeviceCommunicator final : public Communicator {
   std::shared_ptr<const cuda::kernels::Library> kernels_;
   std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack
   bool registered_ = false;            // with NCCL, as far as it can
-  // Of Adasum and of rueda's own reductions; the last is in use, freeing the others would wait for the GPU.
+  // Of Adasum and of rueda's own reductions; the last is in use, freeing the others would wait for
+  // the GPU.
   std::vector<std::shared_ptr<cuda::Memory>> scratch_;
   std::shared_ptr<nccl::Session> session_;
   std::shared_ptr<SplitPart> part_;  // until the start

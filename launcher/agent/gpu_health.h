@@ -1,11 +1,12 @@
-// GpuHealth: what NVIDIA's management library (NVML) knows of this host's GPUs when a rank on one is
-// lost: Xid errors and uncorrected ECC errors since the job began, remapped rows, clocks that are
+// GpuHealth: what NVIDIA's management library (NVML) knows of this host's GPUs when a rank on one
+// is lost: Xid errors and uncorrected ECC errors since the job began, remapped rows, clocks that are
 // held down. A hint, not a proof.
 //
 // A GPU that is in trouble may hold up whoever asks for it, so a thread of its own does all the
 // asking: it waits for Xid events, looks at everything every two seconds and when it is asked.
 //
-// Threads: the agent's. Failure: without the library, or without an answer in time, nothing is said.
+// Threads: the agent's.
+// Failure: without the library, or without an answer in time, nothing is said.
 // End:     the destructor waits a second at most; a thread that NVML holds is left behind.
 #pragma once
 
@@ -29,8 +30,8 @@ struct GpuState {
   unsigned long long throttled = 0;  // nvmlClocksThrottleReason*
 };
 
-// ", and its GPU-1b4e...: Xid 79 (it has fallen off the bus), 2 uncorrected ECC errors"; "": nothing
-// is wrong. Pure.
+// ", and its GPU-1b4e...: Xid 79 (it has fallen off the bus), 2 uncorrected ECC errors"; "":
+// nothing is wrong. Pure.
 std::string describe_trouble(const std::string& uuid, const GpuState& state);
 
 class GpuHealth {

@@ -1,4 +1,5 @@
-// `-np auto`: a rank for each GPU that is visible (or N, --ranks-per-gpu), else for each core that we may use. Pure.
+// `-np auto`: a rank for each GPU that is visible (or N, --ranks-per-gpu), else for each core that
+// we may use. Pure.
 //
 // CUDA_VISIBLE_DEVICES counts as CUDA reads it: up to the first number that is negative. Then
 // NVIDIA_VISIBLE_DEVICES, a container's: empty, "none" and "void" are no GPU, "all" is what there
@@ -23,8 +24,8 @@ AutoRanks visible_gpus(const GetEnv& get, int devices);
 AutoRanks auto_ranks(const GetEnv& get, int devices, int cores, int per_gpu = 1);
 
 // What the user is told of `ranks` that share the GPUs here, per_gpu (2 or more) of them each.
-// `mps`: the service is running that lets their kernels run side by side. InvalidArgument: there are
-// more ranks than that. Empty: no GPU is visible.
+// `mps`: the service is running that lets their kernels run side by side. InvalidArgument: there
+// are more ranks than that. Empty: no GPU is visible.
 Result<std::string> describe_sharing(const GetEnv& get, int devices, int ranks, int per_gpu,
                                      bool mps);
 // NVIDIA's Multi-Process Service listens below `root`: in CUDA_MPS_PIPE_DIRECTORY, else in

@@ -1,6 +1,7 @@
 // Sends and receives in an ordered group, or of GPU tensors outside of groups (tags::kOfJob, whose
-// tags have a space too): matched by peer and tag, in order, with those of no other group. The tag has the receiver's number of the group, which the sender knows from its hello:
-// what is sent before waits for that.
+// tags have a space too): matched by peer and tag, in order, with those of no other group. The tag
+// has the receiver's number of the group, which the sender knows from its hello: what is sent
+// before waits for that.
 //
 // A receive from anybody asks first who has something:
 //

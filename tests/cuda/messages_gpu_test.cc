@@ -36,7 +36,8 @@ TEST_CASE("sends and receives of GPU tensors meet by peer, tag and space, in ord
         std::vector<RequestPtr> requests;
         out.reserve(40);
         in.reserve(40);
-        // To everybody, itself too, twice in each of two tags and spaces, received in another order.
+        // To everybody, itself too, twice in each of two tags and spaces, received in another
+        // order.
         for (Rank peer = 0; peer < 3; ++peer) {
           for (const uint32_t tag : {4u, 5u}) {
             for (const uint32_t space : {0u, 7u}) {

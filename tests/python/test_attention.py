@@ -380,6 +380,25 @@ def test_the_tool_prints_and_draws_plans(tmp_path):
         assert wrong.returncode != 0 and complaint in wrong.stderr, wrong.stderr
 
 
+def test_the_tool_prints_the_program_of_each_rank():
+    tool = pathlib.Path(ruedarun()).with_name("rueda")
+    plan = "attention plan --ranks 2 --length 64 --causal --layout zigzag --rotate kv".split()
+    without = subprocess.run([tool, *plan, "--backward"], text=True, capture_output=True)
+    done = subprocess.run([tool, *plan, "--backward", "--program"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(without.stdout)
+    programs = done.stdout[len(without.stdout) :].split("\nrank ")[1:]
+    assert [text.split(":")[0] for text in programs] == ["0, backward", "1, backward"]
+    for rank, text in enumerate(programs):
+        head, *lines = text.strip().split("\n")
+        assert f"{len(lines)} instructions" in head
+        assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
+        other = f"rank {1 - rank}"
+        for step in (f"send exchange 0 to {other}  ", f"receive exchange 0 from {other}, answer"):
+            assert step in text, text
+        assert lines[-1].split()[1] == "free"
+
+
 @ranks(2)
 def test_ranks_that_disagree_are_told_so_and_go_on():
     def call(heads=4, batch=1, dtype=torch.float32, **options):
