@@ -66,7 +66,8 @@ class DeviceCommunicator final : public Communicator {
   Rank rank() const override { return rank_; }
   Rank size() const override { return static_cast<Rank>(group_.members.size()); }
   // Allreduce, reduce, reducescatter, allgather, broadcast and alltoall. Reductions that NCCL has
-  // not are rueda's kernel's. What neither can do is refused by a start, alike on all ranks: only when they have met is known what all of them can.
+  // not are rueda's kernel's. What neither can do is refused by a start, alike on all ranks: only
+  // when they have met is known what all of them can.
   Result<std::unique_ptr<Collective>> init(CollectiveDesc desc) override;
 
   // Splitting parts off. Nobody can hang in NCCL's split, because all ranks have a place for it in

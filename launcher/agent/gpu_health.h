@@ -1,6 +1,6 @@
 // GpuHealth: what NVIDIA's management library (NVML) knows of this host's GPUs when a rank on one
-// is lost: Xid errors and uncorrected ECC errors since the job began, remapped rows, clocks that are
-// held down. A hint, not a proof.
+// is lost: Xid errors and uncorrected ECC errors since the job began, remapped rows, clocks that
+// are held down. A hint, not a proof.
 //
 // A GPU that is in trouble may hold up whoever asks for it, so a thread of its own does all the
 // asking: it waits for Xid events, looks at everything every two seconds and when it is asked.

@@ -1,5 +1,6 @@
 /* What librueda_cuda.so gives to librueda: the kernels, behind plain C types. The only thing that
- * both sides include; a change of it, of items.h or of combine.h's Combination changes kKernelsVersion.
+ * both sides include; a change of it, of items.h or of combine.h's Combination changes
+ * kKernelsVersion.
  *
  * Threads: any, with the device's context current. Everything is given to `stream` and returns at
  * once; the result is a cudaError_t, 0 is well. Memory is the device's. */
