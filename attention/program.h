@@ -1,6 +1,6 @@
 // A program: what one rank does in one call, as a list of instructions over numbered buffers. The
-// executor runs it, a check proves it (program_check.h), `rueda attention plan --program` prints it.
-// Pure integers, like the plan: knows no tensor, no thread and no clock.
+// executor runs it, a check proves it (program_check.h), `rueda attention plan --program` prints
+// it. Pure integers, like the plan: knows no tensor, no thread and no clock.
 //
 // A send or a receive begins when its turn comes and completes later; everything else completes at
 // once. An instruction may run when those in `after` have completed: that alone is the order, and

@@ -1,8 +1,8 @@
 // What a call has to know of the Python that runs it, without Python: two functions that it gives.
 //
 // JAX's C++ makes a ValueError of what fails in a program that the thread of Python's runs itself.
-// Where Python can raise the error that JAX has for it as soon as the program has ended, the program
-// goes on instead, with whatever its results hold, and starts no more collectives.
+// Where Python can raise the error that JAX has for it as soon as the program has ended, the
+// program goes on instead, with whatever its results hold, and starts no more collectives.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Reductions by rueda's own kernel, of what NCCL has not: each element of all ranks' inputs, left to
-// right, with the rounding of docs/numerics.md. One source for the GPU and for the host, where tests
-// compare it bit by bit with the CPU's kernels (collectives/kernels).
+// Reductions by rueda's own kernel, of what NCCL has not: each element of all ranks' inputs, left
+// to
+// right, with the rounding of docs/numerics.md. One source for the GPU and for the host, where
+// tests compare it bit by bit with the CPU's kernels (collectives/kernels).
 //
 // Idea: a thread per element; the inputs are read once, the accumulator stays in registers. No FMA:
 // products and sums are rounded each for itself, so that the GPU has the CPU's bits.
@@ -49,8 +50,8 @@ enum class Combine : int32_t {
   kXor = 8
 };
 
-// out[i] = finish(x0[i] op x1[i] op ...), where x_r = round(in_r * prescale). Rank `rank`'s input is
-// `own`, rank r's lies at `others` + r * stride bytes; out may be own.
+// out[i] = finish(x0[i] op x1[i] op ...), where x_r = round(in_r * prescale). Rank `rank`'s input
+// is `own`, rank r's lies at `others` + r * stride bytes; out may be own.
 struct Combination {
   const void* own = nullptr;
   const void* others = nullptr;

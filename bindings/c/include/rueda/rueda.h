@@ -727,7 +727,8 @@ RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, i
 RUEDA_API int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
                                             int64_t* values, int64_t count);
 /* What the rank does in a forward (0) or backward (1), as text: a line for each instruction, with
- * the buffers that it reads and writes and the instructions that it comes after. As snprintf: writes
+ * the buffers that it reads and writes and the instructions that it comes after. As snprintf:
+ * writes
  * at most size bytes, a zero at the end included; returns the length of the whole, -1 without a
  * plan. */
 RUEDA_API int64_t rueda_attention_plan_program(const rueda_attention_plan* plan, int32_t backward,
