@@ -1,7 +1,7 @@
 // NVTX's injection interface, as nvtx3/nvtxDetail/nvtxTypes.h declares it, so that rueda is built
 // without CUDA. tests/cuda/headers_test.cc compares it with the real header where that is.
 //
-// A profiler is a library that exports kEntry. Who wants to be seen opens it, calls kEntry with a
+// A profiler is a library that exports kInitialize. Who wants to be seen opens it, calls kInitialize with a
 // function that gives tables of function pointers, and the profiler writes its own functions there.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace rueda::timeline::nvtx {
 
-inline constexpr const char* kEntry = "InitializeInjectionNvtx2";
+inline constexpr const char* kInitialize = "InitializeInjectionNvtx2";
 inline constexpr uint32_t kVersion = 3;
 
 // NvtxExportTableID
@@ -61,7 +61,7 @@ struct VersionInfo {  // NvtxExportTableVersionInfo
 };
 
 using ExportTable = const void* (*)(uint32_t id);
-using Entry = int (*)(ExportTable tables);
+using Initialize = int (*)(ExportTable tables);
 
 using Mark = void (*)(Domain domain, const Attributes* what);
 using RangeStart = RangeId (*)(Domain domain, const Attributes* what);

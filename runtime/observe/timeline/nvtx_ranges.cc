@@ -46,7 +46,7 @@ bool attach(const std::string& library) {
                why == nullptr ? library : why);
     return false;
   }
-  const auto entry = reinterpret_cast<nvtx::Entry>(dlsym(opened, nvtx::kEntry));
+  const auto entry = reinterpret_cast<nvtx::Initialize>(dlsym(opened, nvtx::kInitialize));
   if (entry == nullptr || entry(export_table) == 0) {
     RUEDA_WARN("timeline", "no NVTX ranges: {} (NVTX_INJECTION64_PATH) {}", library,
                entry == nullptr ? "is no profiler's library: it has no InitializeInjectionNvtx2"
