@@ -352,7 +352,7 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
   const std::byte* q = t.q;
   if (s.own && s.ranks > 1) {
     std::byte* all = link->take(rows.all() * d * bytes);
-    std::memcpy(all + mine * d * bytes, t.q, index(count * d * bytes));
+    std::copy_n(t.q, count * d * bytes, all + mine * d * bytes);  // may be nothing
     Round round{link, s, "decode attention, exchange of queries", false, {}, {}, {}, {}};
     RUEDA_RETURN_IF_ERROR(round.receive([&](Rank peer) -> Bytes {
       return {all + rows.begin(peer) * d * bytes, rows.count(peer) * d * bytes};
@@ -393,7 +393,7 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
   finish(s, sums, mine, count, reinterpret_cast<float*>(done), done + count * 4);
   const auto put = [&](Rank rank, const std::byte* message) {
     const int64_t n = rows.count(rank), begin = rows.begin(rank);
-    std::memcpy(t.out + (begin - first) * d * bytes, message + n * 4, index(n * d * bytes));
+    std::copy_n(message + n * 4, n * d * bytes, t.out + (begin - first) * d * bytes);
     for (int64_t i = 0; t.lse != nullptr && i < n; ++i) {
       const int64_t row = begin - first + i, head = row % s.heads;
       const int64_t query = row / s.heads % s.queries, sequence = row / s.heads / s.queries;
