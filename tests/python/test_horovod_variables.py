@@ -13,6 +13,7 @@ from worlds import launch, ruedarun
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLES = {
+    "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_FUSION_THRESHOLD": "1048576",
     "HOROVOD_CACHE_CAPACITY": "77",
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "7",

@@ -226,7 +226,15 @@ def test_the_current_placement_group_is_used_and_stays():
     nothing_is_left()
 
 
-def test_ctrl_c_leaves_nothing(start):
+@pytest.fixture
+def heard_interrupts():
+    """Whatever the tests were started by: a shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_leaves_nothing(start, heard_interrupts):
     executor = start(num_workers=2)
     started = threading.Event()
 
