@@ -1,8 +1,8 @@
 // NVTX's injection interface, as nvtx3/nvtxDetail/nvtxTypes.h declares it, so that rueda is built
-// without CUDA. tests/cuda/headers_test.cc compares it with the real header where that is.
+// without CUDA. tests/cuda/nvtx_header_test.cc compares it with the real header where that is.
 //
-// A profiler is a library that exports kInitialize. Who wants to be seen opens it, calls kInitialize with a
-// function that gives tables of function pointers, and the profiler writes its own functions there.
+// A profiler is a library that exports kInitialize. Who wants to be seen opens it and calls that
+// with a function that gives tables of function pointers, where the profiler writes its own.
 #pragma once
 
 #include <cstddef>
