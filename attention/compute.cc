@@ -12,12 +12,6 @@
 #include "attention/kernel_registry.h"
 
 namespace rueda::attention {
-namespace {
-
-// Some tiles' rows [q_begin, q_end) and [k_begin, k_end), as indices into the shards.
-struct Block {
-  int64_t q_begin = 0, q_end = kUnlimited, k_begin = 0, k_end = kUnlimited;
-};
 
 struct Scratch {
   Scratch()
@@ -29,6 +23,13 @@ struct Scratch {
   float* floats;
   std::vector<int32_t> q_rows, k_rows;
   std::vector<QueryHead> heads;
+};
+
+namespace {
+
+// Some tiles' rows [q_begin, q_end) and [k_begin, k_end), as indices into the shards.
+struct Block {
+  int64_t q_begin = 0, q_end = kUnlimited, k_begin = 0, k_end = kUnlimited;
 };
 
 // Scratch that no thread uses: threads come and go, and fresh memory costs more than a small tile.
@@ -215,8 +216,6 @@ int64_t range_begin(int64_t begin, int64_t end, int64_t i, int64_t count) {
 int64_t ranges_of(const AttentionPlan& plan, bool backward, const Extent& e, int64_t jobs,
                   int threads) {
   constexpr int64_t kFewestRows = 96;
-  // Pairs x head_dim: what the start of a thread costs.
-  constexpr int64_t kFewestProducts = int64_t{1} << 21;
   if (threads <= 1 || jobs % threads == 0 || jobs >= 4 * threads) return 1;
   if (e.pairs * plan.spec.head_dim < kFewestProducts) return 1;
   const int64_t rows =
@@ -228,12 +227,9 @@ int64_t ranges_of(const AttentionPlan& plan, bool backward, const Extent& e, int
 
 }  // namespace
 
-struct KernelScratch::Memory {
-  std::unique_ptr<Scratch> scratch = scratch_pool().take();
-};
-KernelScratch::KernelScratch() : memory_(std::make_unique<Memory>()) {}
-KernelScratch::~KernelScratch() { scratch_pool().give(std::move(memory_->scratch)); }
-float* KernelScratch::floats() const { return memory_->scratch->floats; }
+KernelScratch::KernelScratch() : scratch_(scratch_pool().take()) {}
+KernelScratch::~KernelScratch() { scratch_pool().give(std::move(scratch_)); }
+float* KernelScratch::floats() const { return scratch_->floats; }
 
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn) {
   const int64_t helpers = std::min<int64_t>(threads, count) - 1;
@@ -284,10 +280,9 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
         block.k_begin = range_begin(e.k_begin, e.k_end, range ^ turn, ranges);
         block.k_end = range_begin(e.k_begin, e.k_end, (range ^ turn) + 1, ranges);
       }
-      auto scratch = scratch_pool().take();
+      const KernelScratch scratch;
       one_head(plan, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
-               block, scratch.get());
-      scratch_pool().give(std::move(scratch));
+               block, &*scratch);
     });
   }
 }

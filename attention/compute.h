@@ -38,18 +38,22 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
              const QuerySide& queries, const KeySide& keys, int threads);
 
 // Scratch for one kernel call at a time, out of what earlier calls have left.
+struct Scratch;
 class KernelScratch {
  public:
   KernelScratch();
   ~KernelScratch();
   KernelScratch(const KernelScratch&) = delete;
   KernelScratch& operator=(const KernelScratch&) = delete;
+  Scratch& operator*() const { return *scratch_; }
   float* floats() const;
 
  private:
-  struct Memory;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Scratch> scratch_;
 };
+
+// Pairs x head_dim: what the start of a thread costs.
+inline constexpr int64_t kFewestProducts = int64_t{1} << 21;
 
 // fn(i) for i < count, each once, on up to `threads` threads. Throws what the first fn threw.
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn);

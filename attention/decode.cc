@@ -10,23 +10,18 @@
 #include "attention/hash.h"
 #include "attention/kernel_registry.h"
 #include "attention/spec.h"
+#include "attention/sums.h"
 #include "collectives/kernels/kernels.h"
 
 namespace rueda::attention {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 30;
 // Keys are cut into at most so many chunks for each sequence, of at least so many keys. Neither
 // depends on threads: nor do bits.
 constexpr int64_t kMostChunks = 16, kFewestKeys = 2048;
-constexpr int64_t kFewestProducts = int64_t{1} << 21;  // what the start of a thread costs
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 
 size_t index(int64_t i) { return static_cast<size_t>(i); }
-
-double scale_of(const DecodeSpec& s) {
-  return s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.head_dim));
-}
 
 // Of the first `tokens` tokens of a sequence, those that lie here.
 int64_t here_of(const DecodeSpec& s, int64_t tokens) {
@@ -61,13 +56,7 @@ float* take_floats(Link* link, int64_t count) {
 
 // Adds one partial result to another.
 void add(const float* part, float* sum, int64_t d) {
-  const float m = part[d], l = part[d + 1];
-  if (l == 0) return;
-  const float top = std::max(m, sum[d]);
-  const float a = std::exp(sum[d] - top), b = std::exp(m - top);  // exp(-infinity) is 0
-  for (int64_t i = 0; i < d; ++i) sum[i] = sum[i] * a + part[i] * b;
-  sum[d] = top;
-  sum[d + 1] = sum[d + 1] * a + l * b;
+  merge(part, part + d, part + d + 1, 1, d, sum, sum + d, sum + d + 1);
 }
 
 // Some keys of one sequence on this rank: places [begin, end), of which a query sees those within
@@ -159,7 +148,7 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
     tile.k_step = s.ranks;
     tile.low = chunk.left < 0 ? -kUnlimited : -chunk.left;
     tile.high = s.causal ? 0 : kUnlimited;
-    tile.scale = static_cast<float>(scale_of(s));
+    tile.scale = static_cast<float>(softmax_scale(s.scale, s.head_dim));
     tile.heads = heads.data();
     tile.head_count = group;
     tile.acc_stride = tile.ml_stride = group * rows.width;
@@ -227,23 +216,19 @@ struct Round {
 };
 
 // Merged rows, first of them `begin`, to results: lse by row, out dense.
-void finish(const DecodeSpec& s, float* rows, int64_t begin, int64_t count, float* lse,
-            std::byte* out) {
+void write_results(const DecodeSpec& s, float* rows, int64_t begin, int64_t count, float* lse,
+                   std::byte* out) {
   const int64_t d = s.head_dim;
   const auto bytes = static_cast<int64_t>(size_of(s.dtype));
+  std::vector<float> sink(index(d + 2), 0.0f);  // a partial result of one key without a value
+  sink.back() = 1;
   for (int64_t i = 0; i < count; ++i, rows += d + 2, out += d * bytes) {
-    float l = rows[d + 1];
     if (!s.sinks.empty()) {
-      const float sink = s.sinks[index((begin + i) % s.heads)];
-      const float top = std::max(rows[d], sink);
-      const float old = std::exp(rows[d] - top);
-      for (int64_t x = 0; x < d; ++x) rows[x] *= old;
-      l = l * old + std::exp(sink - top);
-      rows[d] = top;
+      sink[index(d)] = s.sinks[index((begin + i) % s.heads)];
+      add(sink.data(), rows, d);
     }
-    lse[i] =
-        l > 0 ? static_cast<float>(static_cast<double>(rows[d]) + std::log(double{l})) : kNoKeys;
-    for (int64_t x = 0; x < d; ++x) rows[x] = l > 0 ? rows[x] / l : 0;
+    finish(rows, rows + d, rows + d + 1, 1, d, nullptr);
+    lse[i] = rows[d];
     if (s.dtype == DType::kFloat32) {
       std::memcpy(out, rows, index(d * bytes));
     } else {
@@ -258,8 +243,8 @@ Status check(const DecodeSpec& s) {
   const auto wrong = [](const std::string& what) {
     return invalid_argument("decode attention: " + what);
   };
-  if (s.batch < 0 || s.queries < 1 || s.heads < 1 || s.kv_heads < 1 || s.batch > kMost ||
-      s.queries > kMost || s.heads > kMost)
+  if (s.batch < 0 || s.queries < 1 || s.heads < 1 || s.kv_heads < 1 || s.batch > kMostTokens ||
+      s.queries > kMostTokens || s.heads > kMostTokens)
     return wrong("batch, queries, heads or kv_heads is out of range");
   if (s.head_dim < 1 || s.head_dim > 256)
     return wrong("head_dim is " + std::to_string(s.head_dim) + ", expected 1 to 256");
@@ -281,7 +266,7 @@ Status check(const DecodeSpec& s) {
                  std::to_string(s.batch) + " sequences");
   for (int64_t b = 0; b < s.batch; ++b) {
     const int64_t length = s.lengths[index(b)];
-    if (length != 0 && (length < s.queries || length > kMost))
+    if (length != 0 && (length < s.queries || length > kMostTokens))
       return wrong("the length of sequence " + std::to_string(b) + " is " + std::to_string(length) +
                    ": it counts the " + std::to_string(s.queries) +
                    " new tokens of the queries, or is 0 where there is no sequence");
@@ -300,7 +285,8 @@ Status check_own(const DecodeSpec& s) {
         std::to_string(expected) +
         (s.own ? ": rank " + std::to_string(s.rank) + "'s share of " + std::to_string(s.batch)
                : " as there are lengths"));
-  if (s.blocks < 0 || s.block_tokens < 1 || s.blocks > kMost || s.block_tokens > kMost ||
+  if (s.blocks < 0 || s.block_tokens < 1 || s.blocks > kMostTokens ||
+      s.block_tokens > kMostTokens ||
       s.blocks * s.block_tokens > std::numeric_limits<int32_t>::max())
     return wrong("a cache of " + std::to_string(s.blocks) + " blocks of " +
                  std::to_string(s.block_tokens) + " tokens is not possible: 2^31 - 1 at most");
@@ -334,7 +320,7 @@ uint64_t hash_of(const DecodeSpec& s) {
         int64_t(s.own), int64_t(s.causal), s.left, s.global_tokens}) {
     hash.number(x);
   }
-  const double scale = scale_of(s);
+  const double scale = softmax_scale(s.scale, s.head_dim);
   hash.bytes(&scale, sizeof scale);
   hash.list(s.lengths);
   hash.list(s.sinks);
@@ -390,7 +376,7 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
   const int64_t first = s.own ? mine : 0;  // of t.out
   const int64_t size = 4 + d * bytes;
   std::byte* const done = link->take(count * size);
-  finish(s, sums, mine, count, reinterpret_cast<float*>(done), done + count * 4);
+  write_results(s, sums, mine, count, reinterpret_cast<float*>(done), done + count * 4);
   const auto put = [&](Rank rank, const std::byte* message) {
     const int64_t n = rows.count(rank), begin = rows.begin(rank);
     std::copy_n(message + n * 4, n * d * bytes, t.out + (begin - first) * d * bytes);

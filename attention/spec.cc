@@ -9,8 +9,6 @@
 namespace rueda::attention {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 30;
-
 Status check_rises(const std::vector<int64_t>& ends, const char* side, int64_t tokens) {
   bool rising = ends.size() >= 2 && ends.front() == 0 && ends.back() == tokens;
   for (size_t i = 1; i < ends.size(); ++i) rising = rising && ends[i] >= ends[i - 1];
@@ -155,7 +153,7 @@ void blocks(const AttentionSpec& spec, std::vector<Component>* result) {
 
 }  // namespace
 
-double AttentionSpec::softmax_scale() const {
+double softmax_scale(double scale, int64_t head_dim) {
   return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
 

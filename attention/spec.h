@@ -51,6 +51,10 @@ struct Mask {
   bool depends_on_head() const { return !dilation_rates.empty() || (block > 0 && block_heads > 1); }
 };
 
+// Of the scores: `scale`, or where that is 0 head_dim ^ -0.5.
+double softmax_scale(double scale, int64_t head_dim);
+inline constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a sequence
+
 struct AttentionSpec {
   int64_t batch = 1;
   int64_t length = 0;    // tokens of the whole sequence, >= 1; of the queries, if key_length is set
@@ -80,7 +84,7 @@ struct AttentionSpec {
 
   int64_t keys() const { return key_length == 0 ? length : key_length; }
   Rank rings() const { return ranks / ulysses; }
-  double softmax_scale() const;
+  double softmax_scale() const { return attention::softmax_scale(scale, head_dim); }
 };
 
 // Says what is wrong with it, if anything.

@@ -11,12 +11,6 @@ namespace rueda::testing {
 using namespace attention;
 namespace {
 
-AttentionPlan plan_of(const AttentionSpec& spec, Rank rank) {
-  auto plan = make_plan(spec, rank);
-  REQUIRE(plan.ok());
-  return std::move(plan).value();
-}
-
 std::vector<int64_t> positions(const std::vector<Run>& runs) {
   std::vector<int64_t> result;
   for (const Run& run : runs) {

@@ -10,12 +10,6 @@ namespace rueda::testing {
 using namespace attention;
 namespace {
 
-AttentionPlan plan_of(const AttentionSpec& spec, Rank rank) {
-  auto plan = make_plan(spec, rank);
-  REQUIRE(plan.ok());
-  return std::move(plan).value();
-}
-
 std::vector<Program> world_of(bool backward, Rank ulysses = 1) {
   AttentionSpec spec;
   spec.length = 96;

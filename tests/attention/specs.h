@@ -1,11 +1,19 @@
 // Random specs for the tests: every mask, layout, scheme and odd size, from a seed.
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <random>
 
-#include "attention/spec.h"
+#include "attention/plan.h"
 
 namespace rueda::testing {
+
+// Of a spec that is right.
+inline attention::AttentionPlan plan_of(const attention::AttentionSpec& spec, Rank rank) {
+  auto plan = attention::make_plan(spec, rank);
+  REQUIRE(plan.ok());
+  return std::move(plan).value();
+}
 
 struct SpecMaker {
   std::mt19937_64 engine;
