@@ -83,13 +83,13 @@ int ranks_per_gpu(const Options& options, const GetEnv& get) {
   return text == nullptr ? 1 : std::max(1, std::atoi(text));  // the settings are checked later
 }
 
-// Of ranks on this host alone. NCCL is told that it is no mistake.
-Status share_gpus(const GetEnv& get, Options* options, std::string* said) {
-  const int per_gpu = ranks_per_gpu(*options, get);
+// Of ranks on this host alone.
+Status share_gpus(const GetEnv& get, const Options& options, std::string* said) {
+  const int per_gpu = ranks_per_gpu(options, get);
   if (per_gpu == 1) return {};
   RUEDA_ASSIGN_OR_RETURN(
       const std::string text,
-      describe_sharing(get, count_gpu_devices(), options->num_proc, per_gpu, mps_is_running(get)));
+      describe_sharing(get, count_gpu_devices(), options.num_proc, per_gpu, mps_is_running(get)));
   if (!text.empty()) *said += (said->empty() ? "" : "; ") + text;
   return {};
 }
@@ -148,7 +148,7 @@ Result<Standing> look_around(const std::vector<std::string>& environment, Option
         ", found in " + found.source;
   }
   if (one) found.hosts.clear();
-  if (found.hosts.empty()) RUEDA_RETURN_IF_ERROR(share_gpus(around.get, options, &out.said));
+  if (found.hosts.empty()) RUEDA_RETURN_IF_ERROR(share_gpus(around.get, *options, &out.said));
   out.own_names = found.allocation ? names_in_allocation(found.hosts) : own_names();
   return out;
 }

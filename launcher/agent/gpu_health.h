@@ -30,8 +30,8 @@ struct GpuState {
   unsigned long long throttled = 0;  // nvmlClocksThrottleReason*
 };
 
-// ", and its GPU-1b4e...: Xid 79 (it has fallen off the bus), 2 uncorrected ECC errors"; "":
-// nothing is wrong. Pure.
+// ", and NVML says of its GPU (GPU-1b4e...): Xid 79 (it has fallen off the bus), 2 uncorrected ECC
+// errors"; "": nothing is wrong. Pure.
 std::string describe_trouble(const std::string& uuid, const GpuState& state);
 
 class GpuHealth {

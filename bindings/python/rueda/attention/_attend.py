@@ -5,7 +5,6 @@ import numpy as np
 from rueda.attention import _groups
 from rueda.attention._lengths import plan_for, threads_of
 from rueda.attention._plans import Spec
-from rueda.common.process_sets import ProcessSet
 
 
 class AttentionRequest:
@@ -91,10 +90,7 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
             "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
             "compression"
         )
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(
-            f"process_set is {process_set!r}, expected a ProcessSet (hvd.add_process_set, sequence_parallel_sets) or a group of torch.distributed"
-        )
+    _groups.require(process_set)
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
     if not isinstance(threads, int) or threads < 0:

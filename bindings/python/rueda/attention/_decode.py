@@ -7,11 +7,10 @@ import numpy as np
 from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.attention import _groups
-from rueda.attention._attend import AttentionRequest
+from rueda.attention._attend import AttentionRequest, framework, require_alike
 from rueda.attention._calls import Call
 from rueda.attention._lengths import threads_of
 from rueda.attention._plans import _DTYPES, _integer
-from rueda.common.process_sets import ProcessSet
 
 
 def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries="same", causal=True,
@@ -58,8 +57,7 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         Wrong arguments; HorovodInternalError on ranks whose own are right.
     """
     process_set = _groups.given(process_set)
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set is {process_set!r}, expected a ProcessSet or a group of torch.distributed")
+    _groups.require(process_set)
     tensors = _Tensors(q, k_cache, v_cache)
     if queries not in ("same", "own"):
         raise ValueError(f"queries is {queries!r}, expected 'same' or 'own'")
@@ -113,9 +111,7 @@ class _Tensors:
     """Those of one call, of either framework."""
 
     def __init__(self, q, k, v):
-        for each in (k, v):
-            if type(each) is not type(q) and isinstance(each, np.ndarray) != isinstance(q, np.ndarray):
-                raise ValueError("q and the caches are of different frameworks: give all as arrays or tensors of one")
+        require_alike(q, k, v)
         if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.shape[3] != q.shape[3]:
             raise ValueError(
                 f"shapes do not fit: q {tuple(q.shape)}, k_cache {tuple(k.shape)}, v_cache {tuple(v.shape)}; expected "
@@ -127,7 +123,7 @@ class _Tensors:
             self._of_numpy(q, k, v)
         else:
             self._of_torch(q, k, v)
-        name = str(q.dtype).replace("torch.", "")
+        name = framework(q).name_of(q)
         if name not in _DTYPES:
             raise ValueError(f"dtype is {name!r}, expected one of {', '.join(map(repr, _DTYPES))}")
         self.dtype = _DTYPES[name]

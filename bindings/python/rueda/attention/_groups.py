@@ -45,6 +45,16 @@ def set_of_ranks(ranks):
     return process_sets.add_process_set(ranks)
 
 
+def require(process_set):
+    """ValueError for what is none, and for one that is not registered."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(
+            f"process_set is {process_set!r}, expected a ProcessSet (hvd.add_process_set, sequence_parallel_sets) or a group of torch.distributed"
+        )
+    if process_set.process_set_id is None:
+        raise ValueError(f"the process set is not registered: {process_set}")
+
+
 def given(process_set):
     """The process set that a caller means: None is all ranks; a group of ``torch.distributed`` is the set of its ranks.
 

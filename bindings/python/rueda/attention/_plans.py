@@ -7,7 +7,7 @@ import operator
 
 from rueda import _ffi
 from rueda._runtime import runtime
-from rueda.attention._groups import local
+from rueda.attention._groups import local, require
 from rueda.attention._layouts import LAYOUTS
 from rueda.common.process_sets import registered
 
@@ -207,6 +207,5 @@ def _cached(spec, process_set, key, place):
 def plan_of(spec, process_set):
     """The plan of this rank, made once."""
     place = None if process_set is local else runtime.place
-    if process_set.process_set_id is None:
-        raise ValueError(f"the process set is not registered: {process_set}")
+    require(process_set)
     return _cached(spec, process_set, process_set.key, place)
