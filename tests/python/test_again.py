@@ -255,11 +255,13 @@ def test_steps_of_an_optimizer_soon_need_no_message():
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
 
-    steps(20)
-    before = hvd.counter("control_messages")
-    steps(20)
-    grown = hvd.counter("control_messages") - before
-    assert grown == 0, f"{grown} messages in 20 steps"
+    # A plan needs the same batches three times in a row; a rank that is kept off its core cuts them anew.
+    grown = []
+    while (not grown or grown[-1] > 0) and len(grown) < 20:
+        before = hvd.counter("control_messages")
+        steps(20)
+        grown.append(hvd.counter("control_messages") - before)
+    assert grown[-1] == 0, f"messages in each 20 steps: {grown}"
 
 
 @ranks(2)
