@@ -26,3 +26,14 @@ def shared_worlds(request):
 @pytest.fixture
 def run_ranks():
     return worlds.run_ranks
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Of tests that share a world the first one waits for all: durations are each test's own."""
+    outcome = yield
+    shared = getattr(item, "funcargs", {}).get("shared_worlds")
+    body = getattr(getattr(item, "function", None), "body", None)
+    if call.when == "call" and shared and body:
+        report = outcome.get_result()
+        report.duration = shared.seconds(body, item.callspec.params["size"], call.duration)

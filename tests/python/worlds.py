@@ -152,6 +152,11 @@ def test_of(body):
     return body.__code__.co_filename, body.__name__
 
 
+def seconds_of(reported):
+    """The test's own, on its slowest rank."""
+    return max(report["seconds"] for report in reported)
+
+
 class SharedWorlds:
     """Starts worlds for `ranks` tests as needed and remembers what their ranks reported."""
 
@@ -162,6 +167,7 @@ class SharedWorlds:
             if body:
                 self._wanted[(world_of(body), item.callspec.params["size"])].append(test_of(body))
         self._reports = {}  # (size, (file, name)): (per rank report or None, output)
+        self._elsewhere = {}  # the same: what its world took for others, of which this was the first
 
     def check(self, body, size):
         test = test_of(body)
@@ -175,6 +181,8 @@ class SharedWorlds:
                 self._reports[(size, other)] = (reported, outcome.output)
                 if not all(reported):
                     break  # the world ended in this one; those behind it get another world
+                if other != test:
+                    self._elsewhere[(size, test)] = self._elsewhere.get((size, test), 0) + seconds_of(reported)
         reported, output = self._reports[(size, test)]
         problems = []
         for rank, report in enumerate(reported):
@@ -184,3 +192,11 @@ class SharedWorlds:
                 problems.append(f"rank {rank}:\n{report['trace']}")
         if problems:
             pytest.fail("\n".join(problems) + "\noutput of the ranks:\n" + output, pytrace=False)
+
+    def seconds(self, body, size, waited):
+        """What a test took that pytest has waited for so long: its own seconds, and with the first of a world its start."""
+        key = size, test_of(body)
+        reported, _ = self._reports.get(key, ([None], ""))
+        if not all(reported):
+            return waited
+        return max(waited - self._elsewhere.get(key, 0), seconds_of(reported))
