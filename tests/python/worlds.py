@@ -107,6 +107,40 @@ def run_ranks(size, function, env=None, manual=False, options=()):
     return outcome._replace(reports=[{name: line for (_, name), line in r.items()} for r in outcome.reports])
 
 
+ENDS_OF = """
+import contextlib, io, json, runpy, sys, traceback
+for line in sys.argv[2:]:
+    said, code = io.StringIO(), None
+    sys.argv = [sys.argv[0], *line.split()]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_path(PROGRAM, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+            print(code if isinstance(code, str) else "")
+        except BaseException:
+            traceback.print_exc()
+    print("end", json.dumps([code, said.getvalue()]), flush=True)
+"""
+
+
+def ends_of(program, *lines):
+    """(exit code, output) of a program for each line of arguments, one after another in one process, as PyTorch is loaded once.
+
+    No exit code is what was not caught, or an ordinary end.
+    """
+    source = f"PROGRAM = {str(program)!r}\n{ENDS_OF}"
+    code, output = launch(1, [sys.executable, "-c", source, program, *lines], options=["--no-prefix"])
+    assert code == 0, output
+    return [json.loads(line.split(" ", 1)[1]) for line in output.splitlines() if line.startswith("end ")]
+
+
+def begin_early(request, name):
+    """For an autouse fixture of a module: what a slow fixture starts runs beside the tests before those that ask for it."""
+    if any(name in item.fixturenames for item in request.session.items if item.module is request.module):
+        request.getfixturevalue(name)
+
+
 def kill_once_all_are_here(victim):
     """For functions of `run_ranks`: rank ``victim`` kills itself when every rank has called this.
 
