@@ -39,9 +39,11 @@ use_python() {
   fi
 }
 
-# Compilations go through ccache where it is there; takes effect when a build folder is first configured.
+# Compilations go through ccache where it is there; takes effect when a build folder is first configured. What one clone has
+# compiled serves clones in other folders: paths below this one count as relative ones.
 use_ccache() {
   command -v ccache >/dev/null || return 0
-  export CMAKE_C_COMPILER_LAUNCHER="${CMAKE_C_COMPILER_LAUNCHER-ccache}"
-  export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+  local launcher="env;CCACHE_BASEDIR=$REPO;CCACHE_NOHASHDIR=true;ccache"
+  export CMAKE_C_COMPILER_LAUNCHER="${CMAKE_C_COMPILER_LAUNCHER-$launcher}"
+  export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-$launcher}"
 }

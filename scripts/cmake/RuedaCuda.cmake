@@ -9,15 +9,15 @@ function(rueda_cuda_part source)
   endif()
   set(code)
   foreach(architecture ${RUEDA_CUDA_ARCHITECTURES})
-    list(APPEND code -gencode arch=compute_${architecture},code=sm_${architecture})
+    list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()
   list(GET RUEDA_CUDA_ARCHITECTURES -1 newest)
-  list(APPEND code -gencode arch=compute_${newest},code=compute_${newest})
+  list(APPEND code -gencode=arch=compute_${newest},code=compute_${newest})
   get_filename_component(name ${source} NAME_WE)
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o)
   add_custom_command(OUTPUT ${object}
-    COMMAND ${RUEDA_NVCC} -std=c++17 -O3 -c -I${PROJECT_SOURCE_DIR} ${code}
-      -Xcompiler -fPIC,-fvisibility=hidden,-Wall -o ${object} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${RUEDA_NVCC} -std=c++17 -O3 -c -I${PROJECT_SOURCE_DIR} ${code}
+      -Xcompiler=-fPIC,-fvisibility=hidden,-Wall -o ${object} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPENDS ${source} ${PART_DEPENDS}
     COMMENT "Compiling ${source} for ${RUEDA_CUDA_ARCHITECTURES}" VERBATIM)
   set_property(GLOBAL APPEND PROPERTY RUEDA_CUDA_OBJECTS ${object})

@@ -9,6 +9,9 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# No names of folders in what is built: the same bytes in every clone, so that a compiler cache serves them all. A debugger
+# that is started in the repository finds the sources.
+add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
 
 # Flags of everything that is ours. Floating-point contraction is off: an FMA on one instruction set and none on another
 # would give different bits.
@@ -43,10 +46,50 @@ target_link_libraries(rueda_flags INTERFACE Threads::Threads)
 # Most of a compilation goes into the standard library's templates, over and over. The sanitizer presets and scripts/setup
 # compile sixteen files of most targets as one, which makes them once. The dev preset compiles everything file by file, and so
 # the include that somebody has forgotten is found.
+#
+# CMake's own UNITY_BUILD writes the full path of each source, which is another one in each clone.
 function(rueda_unite target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   # g++ takes what is included for a header, where unnamed namespaces would be a mistake.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  # At the end of the folder's list, when all is known of its sources.
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL rueda_unite_sources ${target})")
+endfunction()
+
+# Sources with options of their own stay alone, and those that say SKIP_UNITY_BUILD_INCLUSION.
+function(rueda_unite_sources target)
+  get_target_property(sources ${target} SOURCES)
+  set(alone)
+  set(together)
+  foreach(source IN LISTS sources)
+    set(has_its_own "")
+    foreach(property SKIP_UNITY_BUILD_INCLUSION COMPILE_OPTIONS COMPILE_DEFINITIONS)
+      get_source_file_property(value ${source} ${property})
+      if(value)
+        set(has_its_own ${property})
+      endif()
+    endforeach()
+    if(has_its_own OR NOT source MATCHES "\\.cc$")
+      list(APPEND alone ${source})
+    else()
+      list(APPEND together ${source})
+    endif()
+  endforeach()
+  set(united)
+  while(together)
+    list(SUBLIST together 0 16 batch)
+    list(REMOVE_ITEM together ${batch})
+    set(content "")
+    foreach(source IN LISTS batch)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(APPEND content "#include \"${source}\"\n")
+    endforeach()
+    list(LENGTH united number)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_${number}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${content}")
+    list(APPEND united ${file})
+  endwhile()
+  set_property(TARGET ${target} PROPERTY SOURCES ${alone} ${united})
 endfunction()
 
 # rueda_add_library(base SOURCES a.cc b.cc DEPS rueda::x [UNITE] [SLOW])  ->  target rueda_base, alias rueda::base

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -17,7 +18,7 @@ void check_told(const Death& death, int size, int victim, const std::string& whe
   std::vector<std::string> words = {"-np",
                                     std::to_string(size),
                                     "--no-prefix",
-                                    FAULT_PROGRAM,
+                                    built::kFaultProgram,
                                     std::to_string(victim),
                                     std::to_string(death.forward),
                                     std::to_string(death.backward)};

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
+#include "tests/support/built.h"
 
 struct CUgraph_st;
 
@@ -14,7 +15,7 @@ using Stream = cuda::StreamHandle;
 
 template <typename Function>
 Function driver_call(const char* name) {
-  return reinterpret_cast<Function>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), name));
+  return reinterpret_cast<Function>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), name));
 }
 constexpr int kGlobal = 0;  // torch.cuda.graph's default: no thread may make unsafe calls meanwhile
 

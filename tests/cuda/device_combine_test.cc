@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/cuda/gpu_world.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -14,7 +15,7 @@ using Catch::Contains;
 
 int64_t combined() {
   return reinterpret_cast<int64_t (*)()>(
-      dlsym(dlopen(FAKE_KERNELS, RTLD_NOW), "fake_kernels_combined"))();
+      dlsym(dlopen(built::kFakeKernels, RTLD_NOW), "fake_kernels_combined"))();
 }
 
 struct Case {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/device_world.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -211,7 +212,7 @@ TEST_CASE("a scale that an old NCCL lacks is refused alike, plain sums and avera
         here.finish(allreduce(data, ReduceOp::kAverage));
         return std::pair(text, data[3]);
       },
-      [](Rank, nccl::Machine::Options* options) { options->library = STUB_NCCL_OLD; });
+      [](Rank, nccl::Machine::Options* options) { options->library = built::kStubNcclOld; });
   for (const auto& [text, value] : results) {
     CHECK_THAT(text, Contains("cannot scale; install a newer one"));
     CHECK(value == 3.5f);

@@ -13,6 +13,7 @@
 
 #include "collectives/desc/tags.h"
 #include "collectives/nccl/device_communicator.h"
+#include "tests/support/built.h"
 #include "tests/support/host_work.h"
 #include "tests/support/thread_world.h"
 
@@ -82,9 +83,9 @@ struct DeviceRank {
 
 inline nccl::Machine::Options machine_options(const host::Ringer& ringer) {
   nccl::Machine::Options options;
-  options.driver = FAKE_CUDA;
-  options.library = STUB_NCCL;
-  options.kernels = FAKE_KERNELS;
+  options.driver = built::kFakeCuda;
+  options.library = built::kStubNccl;
+  options.kernels = built::kFakeKernels;
   options.patience = std::chrono::seconds(60);
   options.ring = [ringer] { ringer.ring(); };
   return options;
@@ -94,7 +95,7 @@ inline nccl::Machine::Options machine_options(const host::Ringer& ringer) {
 template <typename Function>
 auto on_device_ranks(Rank size, Function fn,
                      const std::function<void(Rank, nccl::Machine::Options*)>& change = {}) {
-  const Variable driver("RUEDA_CUDA_DRIVER", FAKE_CUDA);
+  const Variable driver("RUEDA_CUDA_DRIVER", built::kFakeCuda);
   auto worlds = make_worlds(Kind::kInproc, size);
   return on_ranks(size, [&](Rank rank) {
     ThreadRank& world = *worlds[static_cast<size_t>(rank)];

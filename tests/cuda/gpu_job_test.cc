@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -10,13 +11,14 @@ using Catch::Contains;
 
 Job::Setup on_stubs() {
   Job::Setup setup;
-  setup.environment = {"RUEDA_CUDA_DRIVER=" FAKE_CUDA, "RUEDA_NCCL_LIBRARY=" STUB_NCCL,
-                       "RUEDA_CUDA_KERNELS=" FAKE_KERNELS};
+  setup.environment = {std::string("RUEDA_CUDA_DRIVER=") + built::kFakeCuda,
+                       std::string("RUEDA_NCCL_LIBRARY=") + built::kStubNccl,
+                       std::string("RUEDA_CUDA_KERNELS=") + built::kFakeKernels};
   return setup;
 }
 
 TEST_CASE("a job of processes reduces GPU and CPU tensors") {
-  Job job({"-np", "3", GPU_PROGRAM}, on_stubs());
+  Job job({"-np", "3", built::kGpuProgram}, on_stubs());
   CHECK(job.wait() == 0);
   INFO(job.err());
   for (const char* line : {"rank 0 of 3: right", "rank 1 of 3: right", "rank 2 of 3: right"})
@@ -25,14 +27,14 @@ TEST_CASE("a job of processes reduces GPU and CPU tensors") {
 
 TEST_CASE("a job of processes reduces GPU arrays as XLA asks it to") {
   for (const char* size : {"1", "2", "3"}) {
-    Job job({"-np", size, XLA_PROGRAM}, on_stubs());
+    Job job({"-np", size, built::kXlaProgram}, on_stubs());
     CHECK(job.wait() == 0);
     INFO(job.err());
     CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
   }
   Job::Setup setup = on_stubs();
   setup.environment.push_back("FAKE_CUDA_ONE_UUID=1");
-  Job job({"-np", "2", XLA_PROGRAM}, setup);
+  Job job({"-np", "2", built::kXlaProgram}, setup);
   CHECK(job.wait() != 0);
   CHECK_THAT(job.err(), Contains("several ranks use the same GPU:"));
 }
@@ -40,7 +42,7 @@ TEST_CASE("a job of processes reduces GPU arrays as XLA asks it to") {
 TEST_CASE("ranks that share a GPU are listed before NCCL starts") {
   Job::Setup setup = on_stubs();
   setup.environment.push_back("FAKE_CUDA_ONE_UUID=1");
-  Job job({"-np", "2", GPU_PROGRAM}, setup);
+  Job job({"-np", "2", built::kGpuProgram}, setup);
   CHECK(job.wait() != 0);
   CHECK_THAT(job.err(), Contains("several ranks use the same GPU:") && Contains("(shared)") &&
                             Contains("torch.cuda.set_device(hvd.local_rank())"));
@@ -50,15 +52,15 @@ TEST_CASE("ranks share a GPU where the user says so, up to as many") {
   Job::Setup setup = on_stubs();
   setup.environment.insert(setup.environment.end(),
                            {"FAKE_CUDA_ONE_UUID=1", "CUDA_VISIBLE_DEVICES=0,1"});
-  Job two({"-np", "2", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  Job two({"-np", "2", "--ranks-per-gpu", "2", built::kGpuProgram}, setup);
   CHECK(two.wait() == 0);
   INFO(two.err());
   CHECK_THAT(two.out(), Contains("rank 0 of 2: right"));
   CHECK_THAT(two.err(), Contains("2 ranks share each of 2 GPUs, from CUDA_VISIBLE_DEVICES, "));
-  Job three({"-np", "3", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  Job three({"-np", "3", "--ranks-per-gpu", "2", built::kGpuProgram}, setup);
   CHECK(three.wait() != 0);
   CHECK_THAT(three.err(), Contains("more than 2 ranks use the same GPU (RUEDA_RANKS_PER_GPU)"));
-  Job five({"-np", "5", "--ranks-per-gpu", "2", GPU_PROGRAM}, setup);
+  Job five({"-np", "5", "--ranks-per-gpu", "2", built::kGpuProgram}, setup);
   CHECK(five.wait() == 2);
   CHECK_THAT(five.err(), Contains("--ranks-per-gpu 2: 5 ranks are too many for 2 GPUs"));
   Job environment({"-np", "1", "--ranks-per-gpu", "2", "/bin/sh", "-c",
@@ -69,7 +71,7 @@ TEST_CASE("ranks share a GPU where the user says so, up to as many") {
 }
 
 TEST_CASE("when a rank is killed the others hear of it, although the GPU waits for the dead one") {
-  Job job({"-np", "3", GPU_PROGRAM, "kill"}, on_stubs());
+  Job job({"-np", "3", built::kGpuProgram, "kill"}, on_stubs());
   CHECK(job.wait() == 128 + 9);
   INFO(job.err());
   for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
@@ -80,9 +82,9 @@ TEST_CASE("when a rank is killed the others hear of it, although the GPU waits f
 TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
   Job::Setup setup = on_stubs();
   setup.environment.insert(setup.environment.end(),
-                           {"RUEDA_NVML_LIBRARY=" FAKE_NVML,
+                           {std::string("RUEDA_NVML_LIBRARY=") + built::kFakeNvml,
                             "FAKE_NVML=GPU-00000000-0000-0000-0000-000000000002=xid:79,ecc:2"});
-  Job job({"-np", "3", GPU_PROGRAM, "kill"}, setup);
+  Job job({"-np", "3", built::kGpuProgram, "kill"}, setup);
   CHECK(job.wait() == 128 + 9);
   CHECK_THAT(job.err(), Contains("killed by signal 9 (SIGKILL), and NVML says of its GPU "
                                  "(GPU-00000000-0000-0000-0000-000000000002): Xid 79 (it has "
@@ -91,7 +93,7 @@ TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
 
 TEST_CASE("processes send GPU tensors to each other") {
   for (const char* size : {"1", "2", "3"}) {
-    Job job({"-np", size, GPU_MESSAGE_PROGRAM}, on_stubs());
+    Job job({"-np", size, built::kGpuMessageProgram}, on_stubs());
     CHECK(job.wait() == 0);
     INFO(job.err());
     CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
@@ -99,7 +101,7 @@ TEST_CASE("processes send GPU tensors to each other") {
 }
 
 TEST_CASE("when a rank is killed those hear of it whose GPUs wait for its message") {
-  Job job({"-np", "3", GPU_MESSAGE_PROGRAM, "kill"}, on_stubs());
+  Job job({"-np", "3", built::kGpuMessageProgram, "kill"}, on_stubs());
   CHECK(job.wait() == 128 + 9);
   INFO(job.err());
   for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
@@ -109,7 +111,7 @@ TEST_CASE("when a rank is killed those hear of it whose GPUs wait for its messag
 
 TEST_CASE("processes reduce and send GPU tensors in an ordered group") {
   for (const char* size : {"1", "2", "3"}) {
-    Job job({"-np", size, GPU_GROUP_PROGRAM}, on_stubs());
+    Job job({"-np", size, built::kGpuGroupProgram}, on_stubs());
     CHECK(job.wait() == 0);
     INFO(job.err());
     CHECK_THAT(job.out(), Contains(std::string("rank 0 of ") + size + ": right"));
@@ -117,7 +119,7 @@ TEST_CASE("processes reduce and send GPU tensors in an ordered group") {
 }
 
 TEST_CASE("when a member of a group is killed the others hear of it, although their GPUs wait") {
-  Job job({"-np", "3", GPU_GROUP_PROGRAM, "kill"}, on_stubs());
+  Job job({"-np", "3", built::kGpuGroupProgram, "kill"}, on_stubs());
   CHECK(job.wait() == 128 + 9);
   INFO(job.err());
   for (const char* line : {"rank 0 heard: 14", "rank 2 heard: 14"})
@@ -126,7 +128,7 @@ TEST_CASE("when a member of a group is killed the others hear of it, although th
 }
 
 TEST_CASE("an aborted group ends on the GPUs of all its members") {
-  Job job({"-np", "3", GPU_GROUP_PROGRAM, "abort"}, on_stubs());
+  Job job({"-np", "3", built::kGpuGroupProgram, "abort"}, on_stubs());
   CHECK(job.wait() == 0);
   INFO(job.err());
   for (const char* line : {"rank 0 heard: 1 ", "rank 2 heard: 1 ", "has ended the group: enough"})
@@ -134,7 +136,7 @@ TEST_CASE("an aborted group ends on the GPUs of all its members") {
 }
 
 TEST_CASE("the measuring program of gpu_check is whole: each size has its line") {
-  Job job({"-np", "2", GPU_SPEED, "--short"}, on_stubs());
+  Job job({"-np", "2", built::kGpuSpeed, "--short"}, on_stubs());
   CHECK(job.wait() == 0);
   INFO(job.err());
   for (const char* line :
@@ -145,7 +147,7 @@ TEST_CASE("the measuring program of gpu_check is whole: each size has its line")
 TEST_CASE("without the driver the error names the tensor and what to do") {
   Job::Setup setup;
   setup.environment = {"RUEDA_CUDA_DRIVER=/nowhere/libcuda.so.1"};
-  Job job({"-np", "1", GPU_PROGRAM}, setup);
+  Job job({"-np", "1", built::kGpuProgram}, setup);
   CHECK(job.wait() == 1);
   CHECK_THAT(job.err(), Contains("allreduce 'on the GPU': the CUDA driver cannot be opened"));
 }

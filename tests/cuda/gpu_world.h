@@ -5,6 +5,7 @@
 
 #include "tests/cuda/device_world.h"
 #include "tests/runtime/runtime_calls.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 
@@ -13,9 +14,9 @@ using engine::Runtime;
 
 inline Config gpu_config() {
   Config config;
-  config.cuda_driver = FAKE_CUDA;
-  config.nccl_library = STUB_NCCL;
-  config.cuda_kernels = FAKE_KERNELS;
+  config.cuda_driver = built::kFakeCuda;
+  config.nccl_library = built::kStubNccl;
+  config.cuda_kernels = built::kFakeKernels;
   return config;
 }
 
@@ -23,7 +24,7 @@ inline Config gpu_config() {
 struct GpuWorld {
   explicit GpuWorld(Rank size, Kind kind = Kind::kShm, const Config& config = gpu_config())
       : world(kind, size, config) {}
-  Variable driver{"RUEDA_CUDA_DRIVER", FAKE_CUDA};
+  Variable driver{"RUEDA_CUDA_DRIVER", built::kFakeCuda};
   RuntimeWorld world;
 };
 

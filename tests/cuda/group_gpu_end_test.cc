@@ -6,6 +6,7 @@
 
 #include "tests/cuda/gpu_world.h"
 #include "tests/runtime/group_calls.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -63,7 +64,7 @@ TEST_CASE("an abort ends calls of GPU tensors on all members, and what waits on 
 
 TEST_CASE("a closed group keeps NCCL until all members' GPUs are done, and nothing afterwards",
           "[group_gpu]") {
-  const int64_t torn = number_of(STUB_NCCL, "stub_nccl_torn");
+  const int64_t torn = number_of(built::kStubNccl, "stub_nccl_torn");
   GpuWorld gpus(3);
   const Ranks list = {2, 0, 1};
   std::vector<Floats> data(3);
@@ -93,18 +94,18 @@ TEST_CASE("a closed group keeps NCCL until all members' GPUs are done, and nothi
     if (moved) must(finish(moved));
     return mine == Floats(100, 3) && (rank != 2 || inbox == Floats(100, 3));
   };
-  const int64_t open = number_of(STUB_NCCL, "stub_nccl_open");
+  const int64_t open = number_of(built::kStubNccl, "stub_nccl_open");
   for (int i = 0; i < 4; ++i) {
     for (const bool right : gpus.world.run(round)) CHECK(right);
   }
   // A member lets go of NCCL when it has heard of all others' ends.
   const auto patience = std::chrono::steady_clock::now() + kGenerous;
-  while (number_of(STUB_NCCL, "stub_nccl_open") > open &&
+  while (number_of(built::kStubNccl, "stub_nccl_open") > open &&
          std::chrono::steady_clock::now() < patience) {
     std::this_thread::yield();
   }
-  CHECK(number_of(STUB_NCCL, "stub_nccl_open") == open);
-  CHECK(number_of(STUB_NCCL, "stub_nccl_torn") == torn);
+  CHECK(number_of(built::kStubNccl, "stub_nccl_open") == open);
+  CHECK(number_of(built::kStubNccl, "stub_nccl_torn") == torn);
 }
 
 TEST_CASE("a member that leaves the job is named by what needs its GPU", "[group_gpu]") {
@@ -168,8 +169,8 @@ TEST_CASE("a call of a group is refused in a CUDA graph, and does not count", "[
   using Begin = int (*)(cuda::StreamHandle, int);
   using End = int (*)(cuda::StreamHandle, struct CUgraph_st**);
   const auto begin =
-      reinterpret_cast<Begin>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuStreamBeginCapture_v2"));
-  const auto end = reinterpret_cast<End>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuStreamEndCapture"));
+      reinterpret_cast<Begin>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuStreamBeginCapture_v2"));
+  const auto end = reinterpret_cast<End>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuStreamEndCapture"));
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& r) -> std::string {
     const uint32_t group = must(r.open_group("captured", {0, 1}));
@@ -185,7 +186,7 @@ TEST_CASE("a call of a group is refused in a CUDA graph, and does not count", "[
       end(user.handle(), &graph);
       if (graph != nullptr) {
         const auto destroy = reinterpret_cast<int (*)(struct CUgraph_st*)>(
-            dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "cuGraphDestroy"));
+            dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuGraphDestroy"));
         destroy(graph);
       }
     }

@@ -9,6 +9,7 @@
 #include "collectives/cuda/device.h"
 #include "collectives/nccl/library.h"
 #include "collectives/nccl/peer_info.h"
+#include "tests/support/built.h"
 #include "tests/support/folder.h"
 
 namespace rueda::nccl {
@@ -57,11 +58,11 @@ TEST_CASE("NCCL is looked for in the process first, then beside rueda, then in t
 }
 
 TEST_CASE("a library is opened with its version and its path") {
-  const auto library = Library::open(one(STUB_NCCL));
+  const auto library = Library::open(one(built::kStubNccl));
   REQUIRE(library.ok());
   const auto& nccl = *library.value();
   CHECK(nccl.version() == 22809);
-  CHECK(nccl.describe() == std::string("NCCL 2.28.9 (") + STUB_NCCL + ", a test's)");
+  CHECK(nccl.describe() == std::string("NCCL 2.28.9 (") + built::kStubNccl + ", a test's)");
   CHECK(nccl->last_error != nullptr);
   CHECK(nccl->split != nullptr);
 }
@@ -69,7 +70,7 @@ TEST_CASE("a library is opened with its version and its path") {
 TEST_CASE("a copy that the process has is found in its maps") {
   const testing::Folder folder;
   const std::string copy = std::filesystem::absolute(folder.file("libnccl.so.2"));
-  std::filesystem::copy_file(STUB_NCCL, copy);
+  std::filesystem::copy_file(built::kStubNccl, copy);
   void* const loaded = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(loaded != nullptr);
   const auto library = Library::find("");
@@ -79,13 +80,13 @@ TEST_CASE("a copy that the process has is found in its maps") {
 }
 
 TEST_CASE("missing optional functions are done without, missing needed ones are named") {
-  const auto old = Library::open(one(STUB_NCCL_OLD));
+  const auto old = Library::open(one(built::kStubNcclOld));
   REQUIRE(old.ok());
   CHECK(old.value()->functions().last_error == nullptr);
   CHECK(old.value()->functions().make_pre_mul_sum == nullptr);
   CHECK(old.value()->check(2, "ncclAllReduce").message() ==
         "ncclAllReduce: unhandled system error");
-  CHECK_THAT(why_not(one(STUB_NCCL_BROKEN)),
+  CHECK_THAT(why_not(one(built::kStubNcclBroken)),
              Contains("without ncclCommInitRankConfig; 2.14 or newer is needed"));
 }
 
@@ -98,10 +99,10 @@ TEST_CASE("what is no library is said, with each place that was tried") {
 }
 
 TEST_CASE("a loaded copy that does not do is not replaced by a second one") {
-  void* const loaded = dlopen(STUB_NCCL_BROKEN, RTLD_NOW | RTLD_LOCAL);
+  void* const loaded = dlopen(built::kStubNcclBroken, RTLD_NOW | RTLD_LOCAL);
   REQUIRE(loaded != nullptr);
-  const std::string why = why_not({{STUB_NCCL_BROKEN, "already loaded by this process", true},
-                                   {STUB_NCCL, "the system's", false}});
+  const std::string why = why_not({{built::kStubNcclBroken, "already loaded by this process", true},
+                                   {built::kStubNccl, "the system's", false}});
   CHECK(why.find("the system's") == std::string::npos);
   dlclose(loaded);
 }
@@ -122,7 +123,7 @@ TEST_CASE("the real NCCL has what is needed", "[.][real]") {
 
 TEST_CASE("too old a version is refused") {
   setenv("STUB_NCCL_VERSION", "21205", 1);
-  CHECK_THAT(why_not(one(STUB_NCCL)), Contains("is NCCL 2.12.5; 2.14 or newer is needed"));
+  CHECK_THAT(why_not(one(built::kStubNccl)), Contains("is NCCL 2.12.5; 2.14 or newer is needed"));
   unsetenv("STUB_NCCL_VERSION");
   CHECK(version_text(2708) == "2.7.8");
 }
@@ -186,17 +187,17 @@ TEST_CASE("without a driver the error says what to do") {
 }
 
 TEST_CASE("a library without the driver's functions is refused by the name of the first") {
-  const auto driver = DriverApi::open(STUB_NCCL);
+  const auto driver = DriverApi::open(built::kStubNccl);
   REQUIRE_FALSE(driver.ok());
   CHECK_THAT(driver.status().message(), Catch::Contains("has no cuInit"));
 }
 
 TEST_CASE("a device has a name, a UUID and events that streams reach in order") {
   const auto live =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_live"));
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "fake_cuda_live"));
   const int64_t before = live();
   {
-    const auto driver = DriverApi::open(FAKE_CUDA);
+    const auto driver = DriverApi::open(built::kFakeCuda);
     REQUIRE(driver.ok());
     CHECK(driver.value()->version() == 13000);
     auto device = Device::open(driver.value(), 3).value();
@@ -323,7 +324,7 @@ void check_driver(const std::string& path) {
 }
 
 TEST_CASE("threads without a context of their own use events, and make things beside a capture") {
-  check_driver(FAKE_CUDA);
+  check_driver(built::kFakeCuda);
 }
 
 // Not run by default: scripts/gpu_check asks for it, where there is a GPU.

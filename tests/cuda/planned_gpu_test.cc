@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -171,10 +172,10 @@ TEST_CASE("an error of a planned batch on the GPU ends the job on all ranks") {
 }
 
 TEST_CASE("GPU events are given out again and go with their device") {
-  auto driver = must(cuda::DriverApi::open(FAKE_CUDA));
+  auto driver = must(cuda::DriverApi::open(built::kFakeCuda));
   auto device = must(cuda::Device::open(driver, 0));
   const auto live =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_live"));
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "fake_cuda_live"));
   const int64_t before = live();
   for (int i = 0; i < 5; ++i) must(cuda::Event::create(device));
   CHECK(live() == before + 1);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -224,7 +225,7 @@ TEST_CASE("leaving waits for what was given to the GPU, within bounds") {
 
 TEST_CASE("who is done first keeps NCCL until the others' GPUs are, too") {
   const auto torn =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), "stub_nccl_torn"));
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kStubNccl, RTLD_NOW), "stub_nccl_torn"));
   const int64_t before = torn();
   std::vector<Floats> data(3, Floats(1000, 1));  // the GPUs use them to the end
   GpuWorld gpus(3);

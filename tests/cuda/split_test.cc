@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/cuda/gpu_world.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 using Catch::Contains;
 
 int64_t told(const char* counter) {
-  return reinterpret_cast<int64_t (*)()>(dlsym(dlopen(STUB_NCCL, RTLD_NOW), counter))();
+  return reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kStubNccl, RTLD_NOW), counter))();
 }
 
 // What the stub of NCCL was asked for since this was made.
@@ -78,7 +79,7 @@ TEST_CASE("a process set from before the first GPU tensor connects its members a
 
 TEST_CASE("an NCCL without a split, on one rank or on all, gives sets communicators of their own") {
   Config old = gpu_config();
-  old.nccl_library = STUB_NCCL_OLD;
+  old.nccl_library = built::kStubNcclOld;
   GpuWorld gpus(3, Kind::kShm, old);
   gpus.world.run([](Rank rank, Runtime& runtime) {
     expect(sum_in(runtime, rank, 0, "all") == 3);

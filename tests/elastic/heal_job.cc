@@ -1,4 +1,5 @@
 #include "tests/elastic/heal_job.h"
+#include "tests/support/built.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -77,10 +78,10 @@ void HealJob::start(const StartMember& order) {
   std::vector<char*> words;
   for (std::string& variable : environment) words.push_back(variable.data());
   words.push_back(nullptr);
-  char program[] = HEAL_PROGRAM, shell[] = "/bin/sh", option[] = "-c";
-  char script[] = HEAL_PROGRAM "; read forever";
-  char* alone[] = {program, nullptr};
-  char* wrapped[] = {shell, option, script, nullptr};
+  std::string program = built::kHealProgram, script = program + "; read forever";
+  char shell[] = "/bin/sh", option[] = "-c";
+  char* alone[] = {program.data(), nullptr};
+  char* wrapped[] = {shell, option, script.data(), nullptr};
   char** const arguments = in_shells_ ? wrapped : alone;
   std::vector<int> kept = handed.value().fds;
   kept.insert(kept.end(), {talk[1], key_fd_.get()});

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tests/failure/failed_job.h"
+#include "tests/support/built.h"
 #include "tests/support/folder.h"
 
 using rueda::testing::eventually;
@@ -113,7 +114,7 @@ TEST_CASE("a rank that dumps its core without our handlers is named and waited f
 
 TEST_CASE("too few descriptors are told with how many it takes", "[failure]") {
 #ifndef __SANITIZE_ADDRESS__  // whose checks take descriptors themselves
-  Job rank({"-np", "2", "sh", "-c", "ulimit -n 12; exec \"$0\" steps steps=1 mib=1", RANK_PROGRAM},
+  Job rank({"-np", "2", "sh", "-c", "ulimit -n 12; exec \"$0\" steps steps=1 mib=1", built::kRankProgram},
            setup_of(""));
   CHECK(rank.wait() != 0);
   INFO(rank.out() << rank.err());
@@ -123,7 +124,7 @@ TEST_CASE("too few descriptors are told with how many it takes", "[failure]") {
 #endif
   Job::Setup shell;
   shell.program = "/bin/sh";
-  Job agent({"-c", "ulimit -n 40; exec " RUEDARUN " -np 16 true"}, shell);
+  Job agent({"-c", std::string("ulimit -n 40; exec ") + built::kRuedarun + " -np 16 true"}, shell);
   CHECK(agent.wait() == 70);
   INFO(agent.err());
   CHECK_THAT(agent.err(),

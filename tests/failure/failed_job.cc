@@ -1,4 +1,5 @@
 #include "tests/failure/failed_job.h"
+#include "tests/support/built.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -87,7 +88,7 @@ std::vector<std::string> job_of(int size, const std::string& transport,
   // What is started is not what joins: a shell that has more to do waits for it.
   if (transport == "below a shell")
     arguments.insert(arguments.end(), {"sh", "-c", "\"$0\" \"$@\"; exit $?"});
-  arguments.emplace_back(RANK_PROGRAM);
+  arguments.emplace_back(built::kRankProgram);
   arguments.insert(arguments.end(), scene.begin(), scene.end());
   return arguments;
 }

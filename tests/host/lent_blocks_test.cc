@@ -12,6 +12,7 @@
 
 #include "collectives/host/heap.h"
 #include "collectives/host/redirect.h"
+#include "tests/support/built.h"
 
 namespace rueda::host {
 namespace {
@@ -20,7 +21,7 @@ constexpr size_t kBytes = 100 << 10;
 
 struct Other {
   Other() {
-    void* const library = dlopen(OTHER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    void* const library = dlopen(built::kOtherLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) FAIL(dlerror());
     allocate = reinterpret_cast<void* (*)(size_t)>(dlsym(library, "other_allocate"));
     free = reinterpret_cast<void (*)(void*)>(dlsym(library, "other_free"));

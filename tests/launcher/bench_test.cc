@@ -11,6 +11,7 @@
 #include "launcher/tools/bench/gradient_sets.h"
 #include "launcher/tools/bench/measure.h"
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 using namespace rueda::bench;
 using rueda::testing::Job;
@@ -19,7 +20,7 @@ namespace {
 
 Job::Setup tool() {
   Job::Setup setup;
-  setup.program = RUEDA_TOOL;
+  setup.program = built::kRuedaTool;
   return setup;
 }
 
@@ -170,7 +171,7 @@ TEST_CASE("rueda bench measures all gradients of a model", "[bench]") {
 }
 
 TEST_CASE("rueda bench measures the ranks of a job that ruedarun started", "[bench]") {
-  Job job({"-np", "3", "--no-prefix", RUEDA_TOOL, "bench", "--case", "allreduce:f32:private:4",
+  Job job({"-np", "3", "--no-prefix", built::kRuedaTool, "bench", "--case", "allreduce:f32:private:4",
            "--iterations", "2"});
   CHECK(job.wait() == 0);
   CHECK_THAT(job.out(), Catch::Contains("3 ranks") && Catch::Contains("exact"));

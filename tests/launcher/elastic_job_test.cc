@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/launcher/elastic_jobs.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 // Each rank in a shell, which goes on with the second command.
 Words wrapped(const Words& flags, const std::string& actions, const std::string& then) {
   Words all = flags;
-  all.insert(all.end(), {"sh", "-c", std::string(ELASTIC_RANK) + " " + actions + "; " + then});
+  all.insert(all.end(), {"sh", "-c", std::string(built::kElasticRank) + " " + actions + "; " + then});
   return all;
 }
 
@@ -118,7 +119,7 @@ TEST_CASE("what is left of a lost rank is ended while the job goes on") {
                  "shrink",
                  "sh",
                  "-c",
-                 "sleep 1000 & exec " ELASTIC_RANK " 1/2:1=kill"};
+                 std::string("sleep 1000 & exec ") + built::kElasticRank + " 1/2:1=kill"};
     Job job(all);
     REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
     CHECK(eventually([&] { return job.processes().size() == 4; }));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 
@@ -51,7 +52,7 @@ class HostsFolder {
 // `flags`: of ruedarun. `actions`: of the ranks.
 inline Words command(const Words& flags, const Words& actions) {
   Words all = flags;
-  all.push_back(ELASTIC_RANK);
+  all.push_back(built::kElasticRank);
   all.insert(all.end(), actions.begin(), actions.end());
   return all;
 }
@@ -95,7 +96,7 @@ inline Job asking(Job* job, const std::string& command, const std::string& more 
   const size_t at = job->err().find(before);
   REQUIRE(at != std::string::npos);
   Job::Setup setup;
-  setup.program = RUEDA_TOOL;
+  setup.program = built::kRuedaTool;
   Words words = {command, job->err().substr(at + before.size(), 16)};
   if (!more.empty()) words.push_back(more);
   return Job(words, setup);

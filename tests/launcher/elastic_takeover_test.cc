@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/launcher/elastic_jobs.h"
+#include "tests/support/built.h"
 
 namespace rueda::testing {
 namespace {
@@ -347,7 +348,7 @@ TEST_CASE("the new controller answers `rueda status`") {
   REQUIRE(job.wait_for_output(kTakenOver));
   const std::string before = "ruedarun: job ";
   Job::Setup setup;
-  setup.program = RUEDA_TOOL;
+  setup.program = built::kRuedaTool;
   Job tool({"status", job.err().substr(job.err().find(before) + before.size(), 16)}, setup);
   CHECK(tool.wait() == 0);
   INFO(tool.out() << tool.err());

@@ -1,5 +1,6 @@
 // What NVML says of the GPU of a rank that is lost, by a library without a GPU.
 #include "launcher/agent/gpu_health.h"
+#include "tests/support/built.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -33,7 +34,7 @@ TEST_CASE("the GPU that a lost rank used is asked about, and no other", "[gpu_he
   setenv("FAKE_NVML", "GPU-7=xid:79,ecc:2,throttle:64", 1);
   constexpr std::chrono::seconds kGenerous{60};
   {
-    GpuHealth health(FAKE_NVML);
+    GpuHealth health(built::kFakeNvml);
     CHECK(health.hint("GPU-7", kGenerous) ==
           ", and NVML says of its GPU (GPU-7): Xid 79 (it has fallen off the bus), 2 uncorrected "
           "ECC errors, its clocks are held down by heat");
@@ -46,7 +47,7 @@ TEST_CASE("the GPU that a lost rank used is asked about, and no other", "[gpu_he
 
 TEST_CASE("without NVML nothing is said, at once", "[gpu_health]") {
   unsetenv("FAKE_NVML");
-  for (const char* library : {"none", "/nowhere/libnvidia-ml.so.1", FAKE_NVML}) {
+  for (const char* library : {"none", "/nowhere/libnvidia-ml.so.1", built::kFakeNvml}) {
     GpuHealth health(library);
     CHECK(health.hint("GPU-7", std::chrono::seconds(60)) == "");
   }

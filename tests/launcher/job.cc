@@ -1,4 +1,5 @@
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -50,7 +51,7 @@ int count(const std::string& text, const std::string& part) {
 Job::Job(const std::vector<std::string>& arguments, const Setup& setup) {
   static std::atomic<int> next{0};
   canary_ = "LAUNCHER_TEST_JOB=" + std::to_string(getpid()) + "." + std::to_string(next++);
-  std::vector<std::string> command = {setup.program.empty() ? RUEDARUN : setup.program};
+  std::vector<std::string> command = {setup.program.empty() ? built::kRuedarun : setup.program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = setup.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 
 using rueda::testing::Job;
 using Lines = std::vector<std::string>;
@@ -76,7 +77,7 @@ TEST_CASE("a rank that ends well before the others is no failure", "[ruedarun][f
 }
 
 TEST_CASE("ranks that fail because another was lost do not hide it", "[ruedarun][failure]") {
-  Job job({"-np", "3", TEST_RANK, "lost"});
+  Job job({"-np", "3", built::kTestRank, "lost"});
   CHECK(job.wait() == 137);
   const std::string text = job.err();
   CHECK_THAT(text, Catch::Contains("ruedarun: rank 1 (pid ") &&

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "tests/launcher/job.h"
+#include "tests/support/built.h"
 #include "tests/support/folder.h"
 
 using rueda::UniqueFd;
@@ -175,7 +176,7 @@ TEST_CASE("a rank leads a session and a process group, with default signals", "[
 }
 
 TEST_CASE("ranks hold the job's key in a sealed descriptor and nowhere else", "[ruedarun]") {
-  Job job({"-np", "2", TEST_RANK, "key"});
+  Job job({"-np", "2", built::kTestRank, "key"});
   CHECK(job.wait() == 0);
   CHECK(sorted_out(job) ==
         "[0]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n"
@@ -199,7 +200,7 @@ TEST_CASE("--ranks prints some ranks' lines and reports of all", "[ruedarun]") {
 }
 
 TEST_CASE("ranks meet at the store that the agent hosts", "[ruedarun]") {
-  Job job({"-np", "3", TEST_RANK, "meet"});
+  Job job({"-np", "3", built::kTestRank, "meet"});
   CHECK(job.wait_for_output("met", 3));
   kill(job.pid(), SIGTERM);
   CHECK(job.wait() == 143);
@@ -223,12 +224,12 @@ TEST_CASE("standard input reaches nobody, or the rank that is asked for", "[rued
 }
 
 TEST_CASE("a job inside a rank is a job of its own", "[ruedarun]") {
-  Job job({"-np", "2", RUEDARUN, "-np", "2", "--no-prefix", "sh", "-c",
+  Job job({"-np", "2", built::kRuedarun, "-np", "2", "--no-prefix", "sh", "-c",
            "echo $RUEDA_RANK/$RUEDA_SIZE $RANK/$WORLD_SIZE"});
   CHECK(job.wait() == 0);
   CHECK(sorted_out(job) ==
         "[0]<stdout>: 0/2 0/2\n[0]<stdout>: 1/2 1/2\n[1]<stdout>: 0/2 0/2\n[1]<stdout>: 1/2 1/2\n");
-  Job inner({"-np", "1", RUEDARUN, "-np", "1", "--no-prefix", TEST_RANK, "key"});
+  Job inner({"-np", "1", built::kRuedarun, "-np", "1", "--no-prefix", built::kTestRank, "key"});
   CHECK(inner.wait() == 0);
   CHECK(inner.out() ==
         "[0]<stdout>: 32 bytes, sealed, agent is a socket, hidden, nothing else open\n");
@@ -320,21 +321,22 @@ TEST_CASE("questions are answered on stdout without starting ranks", "[ruedarun]
              Catch::Contains("params.cache_capacity (" + folder.file("c.yaml") + ":2)"));
   CHECK_THAT(from_file.err(), Catch::Contains("ruedarun: note: params.cycle_time_ms (") &&
                                   Catch::Contains(" has no effect: rueda has no cycle"));
+  const std::string rueda = built::kRuedaTool;
   Job::Setup tool;
-  tool.program = RUEDA_TOOL;
+  tool.program = rueda;
   Job doctor({"doctor"}, tool);
   CHECK(doctor.wait() == 0);
   CHECK_THAT(doctor.out(), Catch::Contains("open files"));
   // With few descriptors no job can start, and the exit code says so.
   Job::Setup poor;
   poor.program = "/bin/sh";
-  Job poorly({"-c", "ulimit -n 32; exec " RUEDA_TOOL " doctor"}, poor);
+  Job poorly({"-c", "ulimit -n 32; exec " + rueda + " doctor"}, poor);
   CHECK(poorly.wait() == 1);
   CHECK_THAT(poorly.out(), Catch::Contains("blocker: open files (32"));
-  Job merged({"-c", RUEDA_TOOL " doctor --json | " RUEDA_TOOL " doctor --merge -"}, poor);
+  Job merged({"-c", rueda + " doctor --json | " + rueda + " doctor --merge -"}, poor);
   CHECK(merged.wait() == 0);
   CHECK_THAT(merged.out(), Catch::Contains("rueda doctor on 1 hosts"));
-  Job nonsense({"-c", "echo hello | " RUEDA_TOOL " doctor --merge -"}, poor);
+  Job nonsense({"-c", "echo hello | " + rueda + " doctor --merge -"}, poor);
   CHECK(nonsense.wait() == 2);
   Job wrong({"docter"}, tool);
   CHECK(wrong.wait() == 2);

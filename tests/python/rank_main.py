@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import threading
+import time
 import traceback
 
 
@@ -33,6 +34,7 @@ def run_module(module_file, names, folder, alone):
         function = getattr(module, name)
         function = getattr(function, "body", function)
         report = {"file": module_file, "test": name}
+        begin = time.monotonic()
         try:
             report["result"] = function()
             if not alone:
@@ -42,6 +44,7 @@ def run_module(module_file, names, folder, alone):
             report["error"] = str(error)
             report["types"] = [cls.__name__ for cls in type(error).__mro__]
             report["trace"] = traceback.format_exc()
+        report["seconds"] = time.monotonic() - begin
         if manual:
             rank = report.get("result", {}).get("rank") if not failed else None
         if rank is not None:

@@ -27,6 +27,21 @@ def server(tmp_path):
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def missing(tmp_path_factory):
+    """A job that waits for a host eleven seconds and is told of after ten."""
+    server = own_sshd.Server(tmp_path_factory.mktemp("missing"))
+    job = Job("-np", 1, "-H", "nodea:1", *by_ssh(server), "--start-timeout", "11", "true")
+    yield job
+    job.wait()
+    server.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def missing_early(request):
+    worlds.begin_early(request, "missing")
+
+
 def by_ssh(server, config="config"):
     return ["--rsh-agent", f"ssh -F {server.folder}/{config}"]
 
@@ -40,15 +55,6 @@ def test_an_sshd_that_starts_late_is_waited_for(server):
     assert sorted(re.findall(r"<stdout>: (node\w)", job.text)) == ["nodea", "nodeb"]
     # Why is told when it is told who is missing, not with every try.
     assert not re.search(r"^ruedarun: node\w: ssh: connect", job.text, re.M), job.text
-
-
-def test_who_is_missing_is_told_with_the_reason(server):
-    job = Job("-np", 1, "-H", "nodea:1", *by_ssh(server), "--start-timeout", "11", "true")
-    told = r"waiting for 1 of 1 hosts: nodea \(ssh: connect to host .* Connection refused\s*\)"
-    job.wait_for(r"ruedarun: " + told)  # after ten seconds
-    assert job.wait() == 124
-    assert re.search(r"gave up after 11 s \(--start-timeout\) of " + told, job.text), job.text
-    assert len(job.lines) == 2, job.text
 
 
 def test_a_host_that_is_connected_to_and_sends_no_agent_is_told_with_the_way_to_check(tmp_path):
@@ -142,3 +148,11 @@ def test_a_worker_of_an_mpijob_is_told_what_it_is():
                           env={**os.environ, "K_MPI_JOB_ROLE": "worker"})
     assert done.returncode == 2
     assert "its command is sshd" in done.stderr
+
+
+def test_who_is_missing_is_told_with_the_reason(missing):
+    told = r"waiting for 1 of 1 hosts: nodea \(ssh: connect to host .* Connection refused\s*\)"
+    missing.wait_for(r"ruedarun: " + told)  # after ten seconds
+    assert missing.wait() == 124
+    assert re.search(r"gave up after 11 s \(--start-timeout\) of " + told, missing.text), missing.text
+    assert len(missing.lines) == 2, missing.text

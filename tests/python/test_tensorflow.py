@@ -138,7 +138,7 @@ def check_names_again(hvd, tf):
         def body(i, total):
             return i + 1, total + hvd.allreduce(tf.cast(i, tf.float32) * x, op=hvd.Sum, name=name)
 
-        return tf.while_loop(lambda i, _: i < 300, body, [tf.constant(0), tf.constant(0.0)], parallel_iterations=parallel)[1]
+        return tf.while_loop(lambda i, _: i < 120, body, [tf.constant(0), tf.constant(0.0)], parallel_iterations=parallel)[1]
 
     for parallel in (1, 10, 100):
         for name in ("looped", None):
@@ -149,7 +149,7 @@ def check_names_again(hvd, tf):
                     total = loop(name, parallel)
                 return total, tape.gradient(total, x)
 
-            assert numbers(step()) == [n * 2 * 44850, n * 44850]
+            assert numbers(step()) == [n * 2 * 7140, n * 7140]  # of 0 to 119
 
     @tf.function
     def branches(flag):

@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import pytest
-from worlds import launch
+from worlds import ends_of, launch
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_large.py"
 SMALL = "--width 256 --layers 14 --heads 4 --length 32 --batch-size 4 --lr 1e-3".split()
@@ -47,10 +47,11 @@ def test_two_ranks_train_it_and_four_go_on_where_they_were(tmp_path):
 
 
 def test_sizes_that_cannot_be_are_refused_before_training():
-    for options, said in (
-        (["--steps", "0"], "--steps 0: expected 1 or more"),
-        (["--heads", "7"], "--width 256 cannot be shared by --heads 7"),
-        (["--length", "100000000"], "--length 100000000: the text has "),
-    ):
-        code, output = run(1, *options)
-        assert code != 0 and said in output and "Traceback" not in output, output
+    wrong = {
+        "--steps 0": "--steps 0: expected 1 or more",
+        "--heads 7": "--width 256 cannot be shared by --heads 7",
+        "--length 100000000": "--length 100000000: the text has ",
+    }
+    commands = [" ".join([*SMALL, options]) for options in wrong]
+    for said, (code, output) in zip(wrong.values(), ends_of(EXAMPLE, *commands)):
+        assert code not in (None, 0) and said in output and "Traceback" not in output, output

@@ -12,7 +12,7 @@ from rueda import _forms, _runtime
 from rueda._runtime import runtime
 from worlds import ranks
 
-COUNT = 1 << 28  # float32: 1 GiB, some tenths of a second at least
+COUNT = 1 << 27  # float32: 512 MiB, some tenths of a second at least
 SOON = 0.1  # seconds
 
 

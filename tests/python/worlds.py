@@ -107,6 +107,40 @@ def run_ranks(size, function, env=None, manual=False, options=()):
     return outcome._replace(reports=[{name: line for (_, name), line in r.items()} for r in outcome.reports])
 
 
+ENDS_OF = """
+import contextlib, io, json, runpy, sys, traceback
+for line in sys.argv[2:]:
+    said, code = io.StringIO(), None
+    sys.argv = [sys.argv[0], *line.split()]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_path(PROGRAM, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+            print(code if isinstance(code, str) else "")
+        except BaseException:
+            traceback.print_exc()
+    print("end", json.dumps([code, said.getvalue()]), flush=True)
+"""
+
+
+def ends_of(program, *lines):
+    """(exit code, output) of a program for each line of arguments, one after another in one process, as PyTorch is loaded once.
+
+    No exit code is what was not caught, or an ordinary end.
+    """
+    source = f"PROGRAM = {str(program)!r}\n{ENDS_OF}"
+    code, output = launch(1, [sys.executable, "-c", source, program, *lines], options=["--no-prefix"])
+    assert code == 0, output
+    return [json.loads(line.split(" ", 1)[1]) for line in output.splitlines() if line.startswith("end ")]
+
+
+def begin_early(request, name):
+    """For an autouse fixture of a module: what a slow fixture starts runs beside the tests before those that ask for it."""
+    if any(name in item.fixturenames for item in request.session.items if item.module is request.module):
+        request.getfixturevalue(name)
+
+
 def kill_once_all_are_here(victim):
     """For functions of `run_ranks`: rank ``victim`` kills itself when every rank has called this.
 
@@ -152,6 +186,11 @@ def test_of(body):
     return body.__code__.co_filename, body.__name__
 
 
+def seconds_of(reported):
+    """The test's own, on its slowest rank."""
+    return max(report["seconds"] for report in reported)
+
+
 class SharedWorlds:
     """Starts worlds for `ranks` tests as needed and remembers what their ranks reported."""
 
@@ -162,6 +201,7 @@ class SharedWorlds:
             if body:
                 self._wanted[(world_of(body), item.callspec.params["size"])].append(test_of(body))
         self._reports = {}  # (size, (file, name)): (per rank report or None, output)
+        self._elsewhere = {}  # the same: what its world took for others, of which this was the first
 
     def check(self, body, size):
         test = test_of(body)
@@ -175,6 +215,8 @@ class SharedWorlds:
                 self._reports[(size, other)] = (reported, outcome.output)
                 if not all(reported):
                     break  # the world ended in this one; those behind it get another world
+                if other != test:
+                    self._elsewhere[(size, test)] = self._elsewhere.get((size, test), 0) + seconds_of(reported)
         reported, output = self._reports[(size, test)]
         problems = []
         for rank, report in enumerate(reported):
@@ -184,3 +226,11 @@ class SharedWorlds:
                 problems.append(f"rank {rank}:\n{report['trace']}")
         if problems:
             pytest.fail("\n".join(problems) + "\noutput of the ranks:\n" + output, pytrace=False)
+
+    def seconds(self, body, size, waited):
+        """What a test took that pytest has waited for so long: its own seconds, and with the first of a world its start."""
+        key = size, test_of(body)
+        reported, _ = self._reports.get(key, ([None], ""))
+        if not all(reported):
+            return waited
+        return max(waited - self._elsewhere.get(key, 0), seconds_of(reported))

@@ -1,6 +1,8 @@
 // Persistent requests: what each start promises, on every transport.
 #include <catch2/catch.hpp>
 
+#include <cstring>
+
 #include "tests/runtime/persistent_calls.h"
 #include "tests/support/patterns.h"
 
@@ -47,11 +49,13 @@ std::string rounds(engine::Runtime& r, const Shape1& shape, int count) {
     wanted.push_back(wanted_in(i));
     root_has.push_back(ramp_of(root + i));
   }
-  const auto first = static_cast<ptrdiff_t>(split_begin(elements, rank, size) * width);
-  const auto bytes = static_cast<ptrdiff_t>(split_rows(elements, rank, size) * width);
+  const auto first = static_cast<size_t>(split_begin(elements, rank, size) * width);
+  const auto bytes = static_cast<size_t>(split_rows(elements, rank, size) * width);
   Bytes out(static_cast<size_t>(shape.bytes));
   Bytes told(out.size());
   Bytes rows(out.size());
+  // memcmp is what ThreadSanitizer does not slow down.
+  const Bytes untouched(out.size(), std::byte{0x5a});
   for (int round = 0; round < count; ++round) {
     const auto i = static_cast<size_t>(round % kDifferent);
     const Bytes in = mine[i];
@@ -70,14 +74,13 @@ std::string rounds(engine::Runtime& r, const Shape1& shape, int count) {
       must(end_of(sum));
       must(end_of(part));
     }
-    if (out != wanted[i]) return "sum of " + name + " in round " + std::to_string(round);
-    if (told != root_has[i]) return "news of " + name + " in round " + std::to_string(round);
-    if (!std::equal(rows.begin(), rows.begin() + bytes, wanted[i].begin() + first))
+    if (std::memcmp(out.data(), wanted[i].data(), out.size()) != 0) return "sum of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(told.data(), root_has[i].data(), told.size()) != 0) return "news of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(rows.data(), wanted[i].data() + first, bytes) != 0)
       return "part of " + name + " in round " + std::to_string(round);
-    if (std::any_of(rows.begin() + bytes, rows.end(),
-                    [](std::byte b) { return b != std::byte{0x5a}; }))
+    if (std::memcmp(rows.data() + bytes, untouched.data(), rows.size() - bytes) != 0)
       return "behind the part of " + name + " in round " + std::to_string(round);
-    if (in != mine[i]) return "input of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(in.data(), mine[i].data(), in.size()) != 0) return "input of " + name + " in round " + std::to_string(round);
   }
   return "";
 }
@@ -90,14 +93,14 @@ TEST_CASE("each start of a persistent request gives its exact result", "[persist
                            {DType::kFloat32, 100 << 10},
                            {DType::kBFloat16, 100 << 10},
                            {DType::kInt8, 1024},
-                           {DType::kFloat64, is_short() ? 1 << 20 : 3 << 20}};
+                           {DType::kFloat64, is_short() ? 512 << 10 : 3 << 20}};
   for (const Kind kind : kKinds) {
     for (const Rank size : is_short() ? std::vector<Rank>{1, 3} : std::vector<Rank>{1, 2, 3, 5}) {
       INFO(name_of(kind) << " x " << size);
       RuntimeWorld world(kind, size);
       const auto errors = world.run([&](Rank, engine::Runtime& r) -> std::string {
         for (const Shape1& shape : shapes) {
-          const bool large = shape.bytes >= 1 << 20;
+          const bool large = shape.bytes >= 512 << 10;
           const std::string error = rounds(r, shape, large ? (is_short() ? 3 : 6) : count);
           if (error != "") return error;
         }

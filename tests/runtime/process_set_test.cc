@@ -1,6 +1,7 @@
 // Process sets: groups of ranks that run collectives among themselves, added and removed by all.
 #include <catch2/catch.hpp>
 
+#include <cstring>
 #include <thread>
 
 #include "tests/runtime/persistent_calls.h"
@@ -27,6 +28,12 @@ bool contains(const Ranks& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+// By memcmp, which ThreadSanitizer does not slow down.
+bool all_are(const Floats& data, float value) {
+  return data[0] == value &&
+         std::memcmp(data.data(), data.data() + 1, (data.size() - 1) * sizeof(float)) == 0;
+}
+
 // "" if every kind of collective is right among these ranks.
 std::string trouble_in_set(engine::Runtime& r, int64_t id, const Ranks& ranks,
                            const std::string& tag) {
@@ -36,16 +43,16 @@ std::string trouble_in_set(engine::Runtime& r, int64_t id, const Ranks& ranks,
   const auto mine = static_cast<float>(rank + 1);
   float total = 0;
   for (const int64_t member : ranks) total += static_cast<float>(member + 1);
-  for (const size_t count : {3, 5000, 300000}) {
+  for (const size_t count : {3, 5000, is_short() ? 70000 : 300000}) {
     Floats data(count, mine);
     must(call(r, in_set(id, sum_of(tag + "s" + std::to_string(count), &data))));
-    if (data != Floats(count, total)) return "allreduce of " + std::to_string(count);
+    if (!all_are(data, total)) return "allreduce of " + std::to_string(count);
     const auto root = static_cast<Rank>(ranks.back());
     data.assign(count, mine);
     auto cast = operation(K::kBroadcast, tag + "b" + std::to_string(count), data, &data);
     cast.root = root;
     must(call(r, in_set(id, cast)));
-    if (data != Floats(count, static_cast<float>(root + 1))) return "broadcast";
+    if (!all_are(data, static_cast<float>(root + 1))) return "broadcast";
   }
   const Floats rows(static_cast<size_t>(place + 1), mine);
   Floats gathered;

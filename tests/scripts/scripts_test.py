@@ -48,6 +48,20 @@ class Scripts(unittest.TestCase):
                                      check=True, capture_output=True, text=True)
         self.assertEqual(counted.stdout.split(), ["2", "2", "2"])
 
+    def test_the_slowest_tests_and_files_come_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pytest, ctest = Path(folder) / "pytest.xml", Path(folder) / "ctest.xml"
+            pytest.write_text("""<testsuites><testsuite>
+<testcase classname="tests.python.test_b" name="one" time="0.5"/><testcase classname="tests.python.test_b" name="two" time="4"/>
+<testcase classname="tests.python.test_a" name="three" time="3.25"/></testsuite></testsuites>""", encoding="utf-8")
+            ctest.write_text('<testsuite><testcase name="shm_test" classname="shm_test" time="9"/></testsuite>', encoding="utf-8")
+            shown = subprocess.run(
+                [sys.executable, str(ROOT / "scripts" / "slowest_tests.py"), "--tests", "3", "--files", "1", str(pytest), str(ctest)],
+                check=True, capture_output=True, text=True)
+        self.assertEqual([line.split() for line in shown.stdout.splitlines()], [
+            ["seconds", "step", "slowest", "tests"], ["9.0", "ctest", "shm_test"], ["4.0", "pytest", "test_b.py::two"],
+            ["3.2", "pytest", "test_a.py::three"], [], ["seconds", "tests", "slowest", "Python", "files"], ["4.5", "2", "test_b.py"]])
+
     def test_python_files_keep_to_the_syntax_of_3_9(self):
         for folder in ("scripts", "tests", "examples", "bindings", "collectives"):
             for file in (ROOT / folder).rglob("*.py"):
