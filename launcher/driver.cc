@@ -200,12 +200,11 @@ int run_driver(Options options, const std::vector<std::string>& environment,
 
   // A wrong setting would fail in every rank; here it fails once.
   const auto get = [&](const char* name) { return find_variable(plan.base_environment, name); };
-  // NCCL (2.30) takes ranks that share a GPU for a mistake unless it is told.
-  const char* const per_gpu = get("RUEDA_RANKS_PER_GPU");
-  if (per_gpu != nullptr && std::atoi(per_gpu) > 1 && get("NCCL_MULTI_RANK_GPU_ENABLE") == nullptr)
-    set_variable(&plan.base_environment, "NCCL_MULTI_RANK_GPU_ENABLE", "1");
   const auto config = load_config(get);
   if (!config.ok()) return fail(kUsageError, config.status().message());
+  // NCCL (2.30) takes ranks that share a GPU for a mistake unless it is told.
+  if (config.value().ranks_per_gpu > 1 && get("NCCL_MULTI_RANK_GPU_ENABLE") == nullptr)
+    set_variable(&plan.base_environment, "NCCL_MULTI_RANK_GPU_ENABLE", "1");
   if (!config.value().flight_folder.empty()) {
     const Status status = can_be_made(config.value().flight_folder);
     if (!status.ok()) return fail(kUsageError, status.message());

@@ -75,12 +75,16 @@ std::string ranks_text(const Options& options) {
   return counted(static_cast<size_t>(options.num_proc), "rank");
 }
 
+// RUEDA_RANKS_PER_GPU, with what options say. Settings that are wrong are refused later.
 int ranks_per_gpu(const Options& options, const GetEnv& get) {
-  const char* text = get("RUEDA_RANKS_PER_GPU");
-  for (const Setting& setting : options.settings) {
-    if (setting.variable == "RUEDA_RANKS_PER_GPU") text = setting.value.c_str();
-  }
-  return text == nullptr ? 1 : std::max(1, std::atoi(text));  // the settings are checked later
+  const auto config = load_config([&](const char* name) {
+    const char* text = get(name);
+    for (const Setting& setting : options.settings) {
+      if (setting.variable == name) text = setting.value.c_str();
+    }
+    return text;
+  });
+  return config.ok() ? static_cast<int>(config.value().ranks_per_gpu) : 1;
 }
 
 // Of ranks on this host alone.

@@ -264,6 +264,9 @@ MESSAGES = (
     ),
 )
 
+# Both at once, between two ranks each: a blocking form and ``*_async``.
+EXCHANGE = "sendrecv"
+
 # Raises of every collective.
 ERRORS = (
     ("ValueError", "The call is wrong on this rank: a type, a layout, a process set, a name in flight."),

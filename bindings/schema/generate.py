@@ -12,13 +12,15 @@ import pathlib
 import sys
 
 import graphs
-from collectives import ASYNC, ASYNC_IN_PLACE, BLOCKING, COLLECTIVES, IN_PLACE, MESSAGES
+from collectives import ASYNC, ASYNC_IN_PLACE, BLOCKING, COLLECTIVES, EXCHANGE, IN_PLACE, MESSAGES
 from surfaces import (
+    EXCHANGE_PARAMETERS,
     NUMPY,
     TORCH,
     asynchronous,
     blocking_numpy,
     blocking_torch,
+    exchange_functions,
     forms_of,
     message_functions,
     name_of,
@@ -47,10 +49,15 @@ def names(wanted):
 
 
 def messages(words):
-    return [text for message in MESSAGES for text in message_functions(message, words)]
+    parts = [text for message in MESSAGES for text in message_functions(message, words)]
+    return [*parts, *exchange_functions(words)]
 
 
-MESSAGE_NAMES = [name for message in MESSAGES for name in (message.name, message.name + "_async")]
+MESSAGE_NAMES = [
+    name
+    for each in (*(message.name for message in MESSAGES), EXCHANGE)
+    for name in (each, each + "_async")
+]
 
 
 def numpy_surface():
@@ -182,6 +189,8 @@ def surface_table():
     for message in MESSAGES:
         for name in (message.name, message.name + "_async"):
             lines.append(f'    "{name}": "tensor, {message.peer}, tag=0",')
+    for name in (EXCHANGE, EXCHANGE + "_async"):
+        lines.append(f'    "{name}": "{", ".join(EXCHANGE_PARAMETERS)}",')
     return "\n".join([*lines, "}"]) + "\n"
 
 

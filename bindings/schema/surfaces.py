@@ -6,6 +6,7 @@ from collectives import (
     BLOCKING,
     BLOCKING_OUT_OF_PLACE,
     ERRORS,
+    EXCHANGE,
     IN_PLACE,
     OUT_OF_PLACE,
 )
@@ -262,3 +263,33 @@ def message_functions(message, words):
     )
     text = docstring(f"Starts `{message.name}`; returns a handle for `synchronize`.")
     yield define(message.name + "_async", named, text, f"    return collectives.{started}")
+
+
+EXCHANGE_PARAMETERS = ["tensor", "dst", "src", "*", "like=None", "tag=0"]
+
+
+def exchange_functions(words):
+    """Both forms of what goes to one rank while something comes from another."""
+    summary = (
+        "Sends {a tensor} to rank ``dst`` while it receives, and returns, what rank ``src`` sends: "
+        "as `send` and `recv` at once, for rings and exchanges, where ranks that all send first would "
+        "wait for each other."
+    )
+    lines = [
+        f"    like : {words['class']}, optional",
+        fill(LIKE[words["tensor"]], 8),
+    ]
+    text = docstring(summary.format_map(words), section("Parameters", lines))
+    line = f"blocking.{EXCHANGE}(tensor, dst, src, like, tag)"
+    yield define(EXCHANGE, EXCHANGE_PARAMETERS, text, f"    return {line}")
+    text = docstring(f"Starts `{EXCHANGE}`; returns a handle for `synchronize`.")
+    line = line.replace("blocking.", "collectives.")
+    yield define(EXCHANGE + "_async", EXCHANGE_PARAMETERS, text, f"    return {line}")
+
+
+LIKE = {
+    "array": "Of the shape and dtype that come; values are not looked at. Without, those of the array.",
+    "tensor": "Of the shape and dtype that come, on any device (``meta`` too); values are not looked at. "
+    "Without, those of the tensor. What comes is where the tensor is. There is no gradient: a tensor that "
+    "requires one is a RuntimeError.",
+}

@@ -91,6 +91,9 @@ struct Config {
   // RUEDA_NCCL_LIBRARY: file of NCCL; empty: the copy that the process has loaded, else pip's, else
   // the system's
   std::string nccl_library;
+  // RUEDA_NCCL_REGISTER: how NCCL is told of GPU memory that is used again: windows (symmetric
+  // ones, NCCL 2.27, where all ranks have the memory), local (ncclCommRegister, 2.19) or none
+  std::string nccl_register = "windows";
   // RUEDA_CUDA_KERNELS: file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so,
   // if it is there; none: without
   std::string cuda_kernels;

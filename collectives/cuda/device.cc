@@ -6,8 +6,8 @@
 
 namespace rueda::cuda {
 
-std::string to_string(const Uuid& uuid) {
-  std::string text = "GPU";
+std::string to_string(const Uuid& uuid, const std::string& name) {
+  std::string text = name.find(" MIG ") == std::string::npos ? "GPU" : "MIG";
   for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
     char digits[4];
     std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
@@ -33,7 +33,7 @@ Result<DevicePtr> Device::open(std::shared_ptr<const DriverApi> driver, int ordi
   device->name_ = name;
   Uuid uuid{};
   RUEDA_RETURN_IF_ERROR(d.check(d->device_uuid(&uuid, device->handle_), "cuDeviceGetUuid_v2"));
-  device->uuid_ = to_string(uuid);
+  device->uuid_ = to_string(uuid, device->name_);
   int major = 0;
   int minor = 0;
   for (const auto& [number, attribute] :

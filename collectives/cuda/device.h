@@ -26,7 +26,7 @@ class Device {
   const DriverApi& driver() const { return *driver_; }
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
-  // "GPU-1b4e28ba-2fa1-11d2-883f-0016d3cca427", as nvidia-smi prints it.
+  // "GPU-1b4e28ba-2fa1-11d2-883f-0016d3cca427", as nvidia-smi prints it; of a part (MIG) "MIG-...".
   const std::string& uuid() const { return uuid_; }
   Context context() const { return context_; }
   int capability() const { return capability_; }  // 90 is 9.0
@@ -51,7 +51,8 @@ class Device {
 };
 using DevicePtr = std::shared_ptr<Device>;
 
-std::string to_string(const Uuid& uuid);
+// name: the device's, which says of a part of a GPU that it is one: "NVIDIA H200 MIG 1g.18gb".
+std::string to_string(const Uuid& uuid, const std::string& name = "");
 
 // While it lives the device's context is current on this thread.
 class ContextScope {

@@ -65,6 +65,7 @@ inline constexpr uintptr_t kPerThreadStream = 2;
   X(event_query, cuEventQuery, (EventHandle event))                                           \
   X(event_wait, cuEventSynchronize, (EventHandle event))                                      \
   X(event_destroy, cuEventDestroy_v2, (EventHandle event))                                    \
+  X(synchronize, cuCtxSynchronize, (void))                                                    \
   X(allocate, cuMemAlloc_v2, (Address * address, size_t bytes))                               \
   X(free, cuMemFree_v2, (Address address))
 

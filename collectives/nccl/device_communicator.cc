@@ -10,6 +10,7 @@
 #include "collectives/nccl/device_adasum.h"
 #include "collectives/nccl/device_combine.h"
 #include "collectives/nccl/device_packing.h"
+#include "collectives/nccl/window_offer.h"
 
 namespace rueda::nccl {
 namespace {
@@ -61,24 +62,8 @@ class Known : public Waiter {
   const SplitPart* part_;
 };
 
-// Memory that NCCL can use directly, where it gives such memory. Null: there is none left.
-std::shared_ptr<std::byte> allocate_buffer(const cuda::DevicePtr& device,
-                                           const std::shared_ptr<const nccl::Library>& library) {
-  if ((*library)->mem_alloc != nullptr && (*library)->mem_free != nullptr) {
-    const cuda::ContextScope scope(*device);
-    const cuda::BesideCaptures beside(device->driver());
-    void* memory = nullptr;
-    if ((*library)->mem_alloc(&memory, kPackBytes) == nccl::kSuccess) {
-      return {static_cast<std::byte*>(memory), [device, library](std::byte* gone) {
-                const cuda::ContextScope of(*device);
-                const cuda::BesideCaptures again(device->driver());
-                (void)(*library)->mem_free(gone);
-              }};
-    }
-  }
-  auto plain = cuda::Memory::allocate(device, kPackBytes);
-  if (!plain.ok()) return nullptr;
-  return {plain.value(), plain.value()->data()};
+bool is_captured(const StreamOrder& order) {
+  return !order.ready.empty() && order.ready.front().captured;
 }
 
 // Freeing it would wait for the GPU, which may never end.
@@ -100,7 +85,7 @@ DeviceCommunicator::DeviceCommunicator(DeviceGroup group) : group_(std::move(gro
 DeviceCommunicator::~DeviceCommunicator() {
   abandon();
   if (!session_ || !session_->is_left_behind()) return;
-  leave_behind(std::move(buffer_));
+  leave_behind(std::move(buffer_.data));
   for (auto& memory : scratch_) leave_behind({memory, memory->data()});
 }
 
@@ -139,8 +124,17 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   nccl::set_text(library.value()->path(), info.path, sizeof(info.path));
   gethostname(info.host, sizeof(info.host) - 1);
   if (group_.packs) kernels_ = group_.machine->kernels(gpu.value());
-  if (kernels_ != nullptr) buffer_ = allocate_buffer(gpu.value(), library.value());
-  if (buffer_ != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
+  if (kernels_ != nullptr) {
+    auto buffer = allocate_block(gpu.value(), library.value(), kPackBytes);
+    if (buffer.ok()) buffer_ = std::move(buffer).value();  // else there is no memory left
+  }
+  if (buffer_.data != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
+  const nccl::Functions& calls = library.value()->functions();
+  if (group_.machine->options().registers == Registers::kWindows && calls.register_window != nullptr &&
+      calls.deregister_window != nullptr) {
+    info.windows = PeerInfo::kMakesWindows;
+    if (buffer_.maker != nullptr) info.windows |= PeerInfo::kBufferCanBeOne;
+  }
   info.splits = (*library.value())->split != nullptr ? 1 : 0;
   info.part = part_ != nullptr && part_->session != nullptr ? 1 : 0;
   if (rank_ != 0 || info.part != 0) return info;
@@ -156,7 +150,13 @@ Status DeviceCommunicator::begin(const std::vector<nccl::PeerInfo>& infos) {
   const auto packs = [](const nccl::PeerInfo& info) {
     return info.kernels == static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   };
-  if (!std::all_of(infos.begin(), infos.end(), packs)) buffer_ = nullptr;
+  if (!std::all_of(infos.begin(), infos.end(), packs)) buffer_ = {};
+  const auto all_have = [&](int32_t what) {
+    return std::all_of(infos.begin(), infos.end(),
+                       [what](const nccl::PeerInfo& info) { return (info.windows & what) != 0; });
+  };
+  windows_ = all_have(PeerInfo::kMakesWindows);
+  window_buffer_ = buffer_.data != nullptr && all_have(PeerInfo::kBufferCanBeOne);
   capability_ = std::min_element(infos.begin(), infos.end(), [](const auto& a, const auto& b) {
                   return a.capability < b.capability;
                 })->capability;
@@ -184,6 +184,20 @@ Status DeviceCommunicator::begin(const std::vector<nccl::PeerInfo>& infos) {
 
 // ---- a start ----
 
+// Each rank's part of `all`, by rank, goes to every other.
+template <typename Type>
+void DeviceCommunicator::exchange(Transfers* moves, std::vector<Type>* all) {
+  const auto me = static_cast<size_t>(rank_);
+  const auto bytes_of = [all](size_t rank) {
+    return ByteSpan(reinterpret_cast<std::byte*>(&(*all)[rank]), sizeof(Type));
+  };
+  for (size_t peer = 0; peer < all->size(); ++peer) {
+    if (peer == me) continue;
+    moves->recv(group_.transport, group_.members[peer], group_.tag, bytes_of(peer));
+    moves->send(group_.transport, group_.members[peer], group_.tag, bytes_of(me));
+  }
+}
+
 Result<std::unique_ptr<Collective>> DeviceCommunicator::init(CollectiveDesc desc) {
   return std::unique_ptr<Collective>(new ScriptedCollective(
       std::move(desc), [this] { return calls_++; },  // its turn
@@ -193,11 +207,10 @@ Result<std::unique_ptr<Collective>> DeviceCommunicator::init(CollectiveDesc desc
 }
 
 // The session is there: what stands before the calls in its stream.
-Status DeviceCommunicator::prepare(const StreamOrder& order) {
-  if (buffer_ != nullptr && !std::exchange(registered_, true))
-    session_->use_directly(buffer_.get(), kPackBytes);
-  const bool captured = !order.ready.empty() && order.ready.front().captured;
+Status DeviceCommunicator::prepare(const StreamOrder& order, std::span<const Part> tensors) {
+  const bool captured = is_captured(order);
   RUEDA_RETURN_IF_ERROR(session_->capture(captured));
+  if (!captured && registers()) register_tensors(tensors);  // NCCL sees to what is in graphs
   for (const cuda::Mark& mark : order.ready) {
     if (mark.captured != captured) {
       return invalid_argument(
@@ -209,8 +222,28 @@ Status DeviceCommunicator::prepare(const StreamOrder& order) {
   return {};
 }
 
-Script DeviceCommunicator::run(std::vector<Stage> stages) {
+// Of the pool's memory those blocks that the tensors lie in. Each rank for itself: NCCL lets ranks
+// differ there.
+void DeviceCommunicator::register_tensors(std::span<const Part> tensors) {
+  const Pool& pool = Pool::of_process();
+  if (pool.empty()) return;
+  Block last;
+  const auto look = [&](const std::byte* address) {
+    if (address == nullptr || (last.data != nullptr && last.contains(address))) return;
+    last = pool.find(address);
+    if (last.data != nullptr && last.maker == session_->library()->mem_alloc)
+      session_->use_directly(last);
+  };
+  for (const Part& part : tensors) {
+    if (part.count == 0) continue;
+    look(part.in);
+    look(part.out);
+  }
+}
+
+Script DeviceCommunicator::run(std::vector<Stage> stages, std::span<const Part> tensors) {
   std::vector<nccl::PeerInfo> infos;
+  std::vector<WindowOffer> offers;
   Transfers moves;
   for (Status last;;) {
     const Call call = co_await next_call(last);
@@ -222,16 +255,8 @@ Script DeviceCommunicator::run(std::vector<Stage> stages) {
       starting_ = true;
       co_await Known(part_.get());
       infos.resize(group_.members.size());
-      const auto bytes_of = [](nccl::PeerInfo* info) {
-        return ByteSpan(reinterpret_cast<std::byte*>(info), sizeof(*info));
-      };
-      const auto me = static_cast<size_t>(rank_);
-      infos[me] = own_info(device_);
-      for (size_t peer = 0; peer < infos.size(); ++peer) {
-        if (peer == me) continue;
-        moves.recv(group_.transport, group_.members[peer], group_.tag, bytes_of(&infos[peer]));
-        moves.send(group_.transport, group_.members[peer], group_.tag, bytes_of(&infos[me]));
-      }
+      infos[static_cast<size_t>(rank_)] = own_info(device_);
+      exchange(&moves, &infos);
       last = co_await moves.finished();
       if (last.ok()) last = begin(infos);
       if (!last.ok() && refused_.ok()) continue;
@@ -251,7 +276,34 @@ Script DeviceCommunicator::run(std::vector<Stage> stages) {
     }
     last = co_await Settled(session_.get());
     starting_ = false;
-    if (last.ok()) last = prepare(order);
+    if (buffer_.data != nullptr && last.ok() && !std::exchange(registered_, true)) {
+      if (window_buffer_) {
+        last = session_->begin_window(buffer_);
+        if (last.ok()) last = co_await Settled(session_.get());
+        if (last.ok()) last = session_->end_window();
+      } else if (registers()) {
+        session_->use_directly(buffer_);
+      }
+    }
+    if (windows_ && windows_due_ && last.ok()) {
+      const std::vector<Block> blocks = new_blocks(*session_, Pool::of_process());
+      offers.resize(group_.members.size());
+      offers[static_cast<size_t>(rank_)] = WindowOffer(blocks, is_captured(order));
+      exchange(&moves, &offers);
+      last = co_await moves.finished();
+      if (!last.ok()) continue;
+      windows_due_ = is_captured_anywhere(offers);
+      const auto sizes = agree_on(offers);
+      last = sizes.status();
+      if (!last.ok()) continue;
+      const std::vector<Block> windows = choose(blocks, sizes.value());
+      for (size_t i = 0; i < windows.size() && last.ok(); ++i) {
+        last = session_->begin_window(windows[i]);
+        if (last.ok()) last = co_await Settled(session_.get());
+        if (last.ok()) last = session_->end_window();
+      }
+    }
+    if (last.ok()) last = prepare(order, tensors);
     for (size_t i = 0; i < stages.size() && last.ok(); ++i) {
       const Stage& stage = stages[i];
       if (stage.calls) {
@@ -414,11 +466,11 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     packing->reset();
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_ != nullptr && !s.captures()) *packing = plan_packing(tensors, dtype, buffer_.get());
+    if (buffer_.data != nullptr && !s.captures()) *packing = plan_packing(tensors, dtype, buffer_.data.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
-        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.get(), buffer_.get(),
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(), buffer_.data.get(),
                       unsigned_of((*packing)->count) * reduction.parts, reduction.type, number);
       }
       for (const Part& part : tensors) {
@@ -430,7 +482,7 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
       return {};
     });
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Part> tensors) {
@@ -443,7 +495,7 @@ Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Pa
   auto call = std::make_shared<DeviceAdasum>(tensors, desc.dtype, factor, rank_, size());
   std::vector<Stage> stages;
   const auto exchange = [this, call](Session& s) -> Status {
-    if (buffer_ == nullptr || s.captures()) {
+    if (buffer_.data == nullptr || s.captures()) {
       return {Code::kUnimplemented,
               s.captures()
                   ? "Adasum cannot be captured into a CUDA graph"
@@ -462,7 +514,7 @@ Script DeviceCommunicator::adasum(const CollectiveDesc& desc, std::span<const Pa
          [this, call, level](Session& s) { return call->add_vectors(level, s, *kernels_); }});
   }
   stages.push_back({[this, call](Session& s) { return call->finish_calls(s, *kernels_); }, {}});
-  return run(std::move(stages));
+  return run(std::move(stages), tensors);
 }
 
 // Of what NCCL lacks: by rueda's kernel.
@@ -472,7 +524,7 @@ Script DeviceCommunicator::combine(const CollectiveDesc& desc, std::span<const P
   auto call = std::make_shared<DeviceCombine>(desc, tensors, rank_, size());
   Stage exchange;
   exchange.calls = [this, call, lacks](Session& s) -> Status {
-    if (buffer_ == nullptr || s.captures()) {
+    if (buffer_.data == nullptr || s.captures()) {
       return lacks.with_message(lacks.message() +
                                 (s.captures()
                                      ? "; it cannot be captured into a CUDA graph"
@@ -487,7 +539,7 @@ Script DeviceCommunicator::combine(const CollectiveDesc& desc, std::span<const P
   std::vector<Stage> stages = {std::move(exchange)};
   if (desc.kind == CollectiveKind::kAllreduce)
     stages.push_back({[call](Session& s) { return call->gather_calls(s); }, {}});
-  return run(std::move(stages));
+  return run(std::move(stages), tensors);
 }
 
 Script DeviceCommunicator::reduce(const CollectiveDesc& desc, std::span<const Part> tensors) {
@@ -508,7 +560,7 @@ Script DeviceCommunicator::reduce(const CollectiveDesc& desc, std::span<const Pa
       return {};
     });
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,
@@ -539,7 +591,7 @@ Script DeviceCommunicator::reducescatter(const CollectiveDesc& desc,
       return {};
     });
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 Script DeviceCommunicator::allgather(const CollectiveDesc& desc, std::span<const Part> tensors) {
@@ -566,7 +618,7 @@ Script DeviceCommunicator::allgather(const CollectiveDesc& desc, std::span<const
     }
     return {};
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 Script DeviceCommunicator::broadcast(const CollectiveDesc& desc, std::span<const Part> tensors) {
@@ -579,7 +631,7 @@ Script DeviceCommunicator::broadcast(const CollectiveDesc& desc, std::span<const
     }
     return {};
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 Script DeviceCommunicator::alltoall(const CollectiveDesc& desc, std::span<const Part> tensors) {
@@ -604,7 +656,7 @@ Script DeviceCommunicator::alltoall(const CollectiveDesc& desc, std::span<const 
     }
     return {};
   };
-  return run({stage});
+  return run({stage}, tensors);
 }
 
 }  // namespace rueda::nccl

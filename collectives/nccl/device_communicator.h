@@ -23,6 +23,7 @@
 #include "collectives/desc/communicator.h"
 #include "collectives/desc/script.h"
 #include "collectives/desc/transfers.h"
+#include "collectives/nccl/block.h"
 #include "collectives/nccl/machine.h"
 #include "collectives/nccl/peer_info.h"
 #include "collectives/nccl/reduction.h"
@@ -83,6 +84,14 @@ class DeviceCommunicator final : public Communicator {
   // Of a parent, on all ranks alike, before the first start, which waits until it is known.
   void use_part(std::shared_ptr<SplitPart> part) { part_ = std::move(part); }
 
+  // All ranks are at the same point of what they agree on: with the next start they make the pool's
+  // blocks windows that have come on all of them since.
+  void agree_on_windows() { windows_due_ = true; }
+  // Memory that its NCCL communicator was told of.
+  Registrations::Totals registered() const {
+    return session_ ? session_->registered() : Registrations::Totals();
+  }
+
   bool progress() override { return false; }
   void abandon() override;
   // The GPU that this group uses; `first` before it has used any.
@@ -104,10 +113,12 @@ class DeviceCommunicator final : public Communicator {
     Calls calls;
     Calls after;
   };
-  Script run(std::vector<Stage> stages);
+  Script run(std::vector<Stage> stages, std::span<const Part> tensors);
   Script refuse(Status status);
   Script split_off(std::optional<int> key, std::string what, std::shared_ptr<SplitPart> part);
-  Status prepare(const StreamOrder& order);
+  Status prepare(const StreamOrder& order, std::span<const Part> tensors);
+  void register_tensors(std::span<const Part> tensors);
+  bool registers() const { return group_.machine->options().registers != Registers::kNone; }
   Script make_script(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script allreduce(const CollectiveDesc& desc, std::span<const Part> tensors);
   Script adasum(const CollectiveDesc& desc, std::span<const Part> tensors);
@@ -120,6 +131,8 @@ class DeviceCommunicator final : public Communicator {
   Result<std::byte*> scratch(size_t bytes);
   Status copy(nccl::Session& session, const std::vector<cuda::kernels::Table>& tables,
               cuda::kernels::Format format) const;
+  template <typename Type>
+  void exchange(Transfers* moves, std::vector<Type>* all);
   nccl::PeerInfo own_info(int device);
   Status begin(const std::vector<nccl::PeerInfo>& infos);
 
@@ -128,8 +141,11 @@ class DeviceCommunicator final : public Communicator {
   uint64_t calls_ = 0;  // started
   uint64_t turn_ = 0;   // whose calls of NCCL come next
   std::shared_ptr<const cuda::kernels::Library> kernels_;
-  std::shared_ptr<std::byte> buffer_;  // of packed tensors; null: not every rank can pack
-  bool registered_ = false;            // with NCCL, as far as it can
+  Block buffer_;             // of packed tensors; no data: not every rank can pack
+  bool registered_ = false;  // the buffer, with NCCL, as far as it can
+  bool windows_ = false;     // all ranks can make windows,
+  bool window_buffer_ = false;  // of their buffers too
+  bool windows_due_ = false;
   // Of Adasum and of rueda's own reductions; the last is in use, freeing the others would wait for
   // the GPU.
   std::vector<std::shared_ptr<cuda::Memory>> scratch_;

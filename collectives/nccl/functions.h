@@ -8,11 +8,13 @@
 #include "collectives/cuda/functions.h"
 
 struct ncclComm;
+struct ncclWindow_vidmem;
 
 namespace rueda::nccl {
 
 using ResultCode = int;    // ncclResult_t
 using Handle = ncclComm*;  // ncclComm_t
+using Window = ncclWindow_vidmem*;  // ncclWindow_t
 using Stream = cuda::StreamHandle;
 
 inline constexpr ResultCode kSuccess = 0;
@@ -44,6 +46,7 @@ inline constexpr Op kMin = 3;
 inline constexpr Op kAvg = 4;
 inline constexpr int kScalarOnHost = 1;  // ncclScalarHostImmediate
 inline constexpr int kNoColor = -1;      // NCCL_SPLIT_NOCOLOR
+inline constexpr int kSymmetric = 1;     // NCCL_WIN_COLL_SYMMETRIC
 
 struct UniqueId {
   char bytes[128];
@@ -105,7 +108,13 @@ static_assert(sizeof(Config) == 48);
   X(mem_alloc, ncclMemAlloc, ResultCode, (void** memory, size_t bytes)) /* 2.19 */ \
   X(mem_free, ncclMemFree, ResultCode, (void* memory))                  /* 2.19 */ \
   X(register_memory, ncclCommRegister, ResultCode,                      /* 2.19 */ \
-    (Handle comm, void* memory, size_t bytes, void** handle))
+    (Handle comm, void* memory, size_t bytes, void** handle))                      \
+  X(deregister_memory, ncclCommDeregister, ResultCode, /* 2.19 */                  \
+    (Handle comm, void* handle))                                                   \
+  X(register_window, ncclCommWindowRegister, ResultCode, /* 2.27 */                \
+    (Handle comm, void* memory, size_t bytes, Window* window, int flags))          \
+  X(deregister_window, ncclCommWindowDeregister, ResultCode, /* 2.27 */            \
+    (Handle comm, Window window))
 
 struct Functions {
 #define RUEDA_X(member, symbol, result, arguments) result(*member) arguments = nullptr;

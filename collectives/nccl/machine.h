@@ -18,6 +18,9 @@
 
 namespace rueda::nccl {
 
+// What NCCL is told of memory that is used again (RUEDA_NCCL_REGISTER).
+enum class Registers { kNone, kLocal, kWindows };
+
 class Machine {
  public:
   struct Options {
@@ -25,6 +28,7 @@ class Machine {
     std::string library;                   // RUEDA_NCCL_LIBRARY
     std::string kernels;                   // RUEDA_CUDA_KERNELS
     int32_t ranks_per_gpu = 1;             // RUEDA_RANKS_PER_GPU
+    Registers registers = Registers::kWindows;
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread
     // The rank's GPU is known: its UUID. Called once, by prepare_mark().

@@ -24,14 +24,16 @@ struct PeerInfo {
   int32_t kernels = 0;        // version of rueda's own kernels; 0: this rank has none
   int32_t splits = 0;         // its NCCL has ncclCommSplit
   int32_t capability = 0;     // of its GPU: 90 is 9.0
-  int32_t reserved = 0;
+  int32_t windows = 0;        // kMakesWindows, and kBufferCanBeOne of its buffer for packed tensors
   int32_t part = 0;    // it holds a part that was split off the communicator of all ranks
   UniqueId id{};       // of the group's first rank alone
   char uuid[48] = "";  // of its GPU
   char host[64] = "";
   char path[512] = "";  // of NCCL's library
 
-  static constexpr uint64_t kMagic = 0x3330746165536352;  // "RcSeat03"
+  static constexpr uint64_t kMagic = 0x3430746165536352;  // "RcSeat04"
+  static constexpr int32_t kMakesWindows = 1;
+  static constexpr int32_t kBufferCanBeOne = 2;
 };
 static_assert(sizeof(PeerInfo) == 40 + 128 + 48 + 64 + 512);
 

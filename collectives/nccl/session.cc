@@ -26,6 +26,12 @@ void leave_behind(std::unique_ptr<cuda::Stream> stream) {
   streams->push_back(std::move(stream));
 }
 
+bool is_reached(const cuda::EventPtr& event) {
+  if (event == nullptr) return true;
+  const auto reached = event->query();
+  return reached.ok() && reached.value();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId& id, int rank,
@@ -41,8 +47,13 @@ Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId&
   const ResultCode code = session->library()->init_rank(&session->handle_, size, id, rank, &config);
   const Status begun = session->library().check(code, "ncclCommInitRankConfig", session->handle_);
   if (!begun.ok()) return session->named(begun);
-  session->options_.watcher->add(session);
+  session->watch(session);
   return session;
+}
+
+void Session::watch(const std::shared_ptr<Session>& self) const {
+  options_.watcher->add(self);
+  Pool::of_process().add_user(self);
 }
 
 Session::~Session() { abort(); }
@@ -60,14 +71,65 @@ void Session::change(Phase from, Phase to) {
   if (phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel)) options_.ring();
 }
 
-void Session::use_directly(void* memory, size_t bytes) {
-  if (library()->register_memory == nullptr) return;
+// ---- memory that NCCL uses where it lies ----
+
+bool Session::uses_directly(const Block& block) const {
+  const std::lock_guard lock(mutex_);
+  return registrations_ != nullptr && registrations_->knows(block.data.get());
+}
+
+void Session::use_directly(const Block& block) {
   const cuda::ContextScope scope(*options_.device);
   const cuda::BesideCaptures beside(options_.device->driver());
-  void* registration = nullptr;
-  const ResultCode code = library()->register_memory(handle_, memory, bytes, &registration);
-  const Status registered = library().check(code, "ncclCommRegister", handle_);
-  if (!registered.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, registered.message());
+  const std::lock_guard lock(mutex_);
+  if (registrations_ == nullptr || registrations_->knows(block.data.get())) return;
+  const Status done = registrations_->add(handle_, block);
+  if (!done.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, done.message());
+}
+
+Status Session::begin_window(const Block& block) {
+  const cuda::ContextScope scope(*options_.device);
+  RUEDA_RETURN_IF_ERROR(scope.status());
+  const cuda::BesideCaptures beside(options_.device->driver());
+  const std::lock_guard lock(mutex_);
+  if (registrations_ == nullptr) return status_;
+  under_way_ = "NCCL's window of " + std::to_string(block.bytes) +
+               " bytes (RUEDA_NCCL_REGISTER=local does without)";
+  deadline_ = Clock::now() + options_.patience;
+  const auto begun = registrations_->begin_window(handle_, block);
+  if (!begun.ok())
+    return named(begun.status().with_message(begun.status().message() +
+                                             " (RUEDA_NCCL_REGISTER=local does without)"));
+  settle();  // as a split: only asking shows the end
+  options_.watcher->stir();
+  return {};
+}
+
+Status Session::end_window() {
+  const cuda::ContextScope scope(*options_.device);
+  const cuda::BesideCaptures beside(options_.device->driver());
+  const std::lock_guard lock(mutex_);
+  under_way_.clear();
+  if (registrations_ == nullptr) return status_;
+  const Status done = registrations_->end_window(handle_);
+  if (!done.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, done.message());
+  return {};
+}
+
+void Session::let_go(const std::byte* data) {
+  const cuda::ContextScope scope(*options_.device);
+  const cuda::BesideCaptures beside(options_.device->driver());
+  const std::lock_guard lock(mutex_);
+  if (registrations_ == nullptr || !registrations_->knows(data)) return;
+  // Nothing may be called while NCCL is in progress.
+  if (phase() != Phase::kReady) return registrations_->remove_later(data);
+  const Status done = registrations_->remove(handle_, data);
+  if (!done.ok()) RUEDA_INFO("nccl", "{}: {}", options_.name, done.message());
+}
+
+Registrations::Totals Session::registered() const {
+  const std::lock_guard lock(mutex_);
+  return registrations_ == nullptr ? registered_ : registrations_->totals();
 }
 
 Status Session::capture(bool captured) {
@@ -87,6 +149,7 @@ Status Session::launch(const std::function<Status()>& calls) {
   {
     // Who asks how things stand also clears up behind the last group, which must not meet the next.
     const std::lock_guard unasked(mutex_);
+    if (registrations_ != nullptr) registrations_->remove_what_is_late(handle_);
     RUEDA_RETURN_IF_ERROR(library().check(library()->group_start(), "ncclGroupStart"));
     called = calls();
     ended = library()->group_end();  // also after an error: groups are counted per thread
@@ -119,7 +182,7 @@ Status Session::split(std::optional<int> key, std::string what) {
   const cuda::BesideCaptures beside(options_.device->driver());
   const std::string call = "ncclCommSplit for " + what;
   const std::lock_guard lock(mutex_);  // nobody asks NCCL meanwhile
-  split_ = std::move(what);
+  under_way_ = "NCCL's split for " + what;
   deadline_ = Clock::now() + options_.patience;
   Config config;
   config.blocking = 0;
@@ -136,7 +199,7 @@ Status Session::split(std::optional<int> key, std::string what) {
 Result<std::shared_ptr<Session>> Session::take_part() {
   {
     const std::lock_guard lock(mutex_);
-    split_.clear();
+    under_way_.clear();
   }
   const Handle part = std::exchange(*part_, nullptr);
   if (part == nullptr) return std::shared_ptr<Session>();
@@ -149,7 +212,7 @@ Result<std::shared_ptr<Session>> Session::take_part() {
   std::shared_ptr<Session> session(new Session(options_, std::move(stream).value()));
   session->handle_ = part;
   session->deadline_ = Clock::now() + options_.patience;
-  options_.watcher->add(session);
+  session->watch(session);
   return session;
 }
 
@@ -187,10 +250,10 @@ Watched::Need Session::look_locked() {
     if (!reached.ok()) status_ = named(reached.status());
     if (last_ == nullptr) options_.ring();
   }
-  const bool starts = !began_ || !split_.empty();
-  const std::string what = !began_          ? "NCCL's start"
-                           : split_.empty() ? "a collective on the GPU"
-                                            : "NCCL's split for " + split_;
+  const bool starts = !began_ || !under_way_.empty();
+  const std::string what = !began_              ? "NCCL's start"
+                           : under_way_.empty() ? "a collective on the GPU"
+                                                : under_way_;
   ResultCode code = kSuccess;
   if (status_.ok()) {
     const Status asked =
@@ -222,9 +285,14 @@ bool Session::idle() const {
 }
 
 void Session::abort() {
+  std::shared_ptr<Registrations> registrations;
+  bool at_rest = false;  // what is registered can be taken back; else the abort does it
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(ended_, true)) return;
+    at_rest = phase() == Phase::kReady && is_reached(last_);
+    registered_ = registrations_->totals();
+    registrations = std::exchange(registrations_, nullptr);
     if (status_.ok()) status_ = named(cancelled("its NCCL communicator was aborted"));
   }
   if (phase() != Phase::kFailed) phase_.store(Phase::kAborted, std::memory_order_release);
@@ -237,12 +305,14 @@ void Session::abort() {
   };
   auto end = std::make_shared<End>();
   std::thread([end, library = options_.library, device = options_.device, handle = handle_,
-               part = part_] {
+               part = part_, registrations = std::move(registrations), at_rest]() mutable {
     {
       const cuda::ContextScope scope(*device);
       const cuda::BesideCaptures beside(device->driver());
+      if (at_rest) registrations->remove_all(handle);
       (void)(*library)->abort(handle);  // no split goes on behind it
       if (part != nullptr && *part != nullptr) (void)(*library)->abort(*part);
+      registrations->forget();  // what was registered is held until here
     }
     const std::lock_guard lock(end->mutex);
     end->done = true;

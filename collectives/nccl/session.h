@@ -21,11 +21,13 @@
 
 #include "collectives/cuda/device.h"
 #include "collectives/nccl/library.h"
+#include "collectives/nccl/pool.h"
+#include "collectives/nccl/registrations.h"
 #include "collectives/nccl/watcher.h"
 
 namespace rueda::nccl {
 
-class Session final : public Watched {
+class Session final : public Watched, public Pool::User {
  public:
   enum class Phase { kSettling, kReady, kFailed, kAborted };
   struct Options {
@@ -69,9 +71,18 @@ class Session final : public Watched {
   void abort();
   // After an abort that has not come back: the GPU may still use memory that it was given.
   bool is_left_behind() const { return stream_ == nullptr; }
-  // Lets NCCL use this memory of the device, until the communicator's end, without copies of its
-  // own, where this NCCL can. Once ready. Without it everything works as well.
-  void use_directly(void* memory, size_t bytes);
+  // Lets NCCL use this memory of the device where it lies, until the pool wants it back or the
+  // communicator ends, where this NCCL can; once for each block. When ready. Without it everything
+  // works as well.
+  void use_directly(const Block& block);
+  bool uses_directly(const Block& block) const;
+  // The same as a symmetric window, which all ranks make together: they call it at one point of
+  // their order, each with memory of NCCL's own of the same size. Settling afterwards, in bounds;
+  // then end_window.
+  Status begin_window(const Block& block);
+  Status end_window();
+  void let_go(const std::byte* data) override;
+  Registrations::Totals registered() const;
 
   Need look() override;
   // Splits a part off this communicator. All its ranks call it at one point of their order, with
@@ -87,8 +98,12 @@ class Session final : public Watched {
  private:
   Need look_locked();
   Session(Options options, std::unique_ptr<cuda::Stream> stream)
-      : options_(std::move(options)), stream_(std::move(stream)), on_(stream_->handle()) {}
+      : options_(std::move(options)),
+        stream_(std::move(stream)),
+        on_(stream_->handle()),
+        registrations_(std::make_shared<Registrations>(options_.library)) {}
   Status named(const Status& status) const;
+  void watch(const std::shared_ptr<Session>& self) const;
   void change(Phase from, Phase to);
   void settle();
 
@@ -99,11 +114,13 @@ class Session final : public Watched {
   Handle handle_ = nullptr;
   std::shared_ptr<Handle> part_;  // of a split: NCCL writes it when the part is there
   std::atomic<Phase> phase_{Phase::kSettling};
+  std::shared_ptr<Registrations> registrations_;  // guarded by the mutex; null: it has ended
+  Registrations::Totals registered_;              // guarded by the mutex; when it ended
   bool began_ = false;  // guarded by the mutex, as what follows
   mutable std::mutex mutex_;
-  std::chrono::steady_clock::time_point deadline_{};  // of the beginning, or of a split
+  std::chrono::steady_clock::time_point deadline_{};  // of the beginning, a split or a window
   Status status_;
-  std::string split_;  // what is being split off; or empty
+  std::string under_way_;  // a split or a window, for errors; or empty
   cuda::EventPtr last_;
   bool ended_ = false;  // nobody may ask NCCL any more
 };

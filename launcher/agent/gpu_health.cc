@@ -37,11 +37,22 @@ std::string counted_xid(unsigned long long xid, size_t times) {
          (times > 1 ? ", " + std::to_string(times) + " times" : "");
 }
 
-// One GPU as NVML has it.
+// One GPU as NVML has it, or a part of one (MIG), whose health is the GPU's.
 struct Known {
-  nvml::Device device = nullptr;
+  nvml::Device device = nullptr;  // the whole GPU
   std::string uuid;
+  std::string whole;                     // of a part: the GPU's UUID
+  unsigned instance = nvml::kWholeGpu;  // of a part
+
+  bool is_part() const { return !whole.empty(); }
+  bool is_concerned(const nvml::EventData& event) const {
+    const bool by_all = event.gpu_instance == nvml::kWholeGpu || !is_part();
+    return device == event.device && (by_all || instance == event.gpu_instance);
+  }
 };
+
+// "GPU-5a.." and "MIG-5a.." are the same: of a part the driver gives the digits alone.
+std::string digits_of(const std::string& uuid) { return uuid.substr(uuid.find('-') + 1); }
 
 // What it says now; what it does not know stays as it was.
 void look(const nvml::Functions& nvml, const Known& gpu, GpuState* state) {
@@ -60,25 +71,45 @@ void look(const nvml::Functions& nvml, const Known& gpu, GpuState* state) {
     state->throttled = reasons;
 }
 
+std::string uuid_of(const nvml::Functions& nvml, nvml::Device device) {
+  char uuid[96] = "";
+  return nvml.uuid(device, uuid, sizeof(uuid)) == nvml::kSuccess ? uuid : "";
+}
+
+void add_parts(const nvml::Functions& nvml, const Known& gpu, std::vector<Known>* gpus) {
+  unsigned most = 0;
+  if (nvml.most_parts == nullptr || nvml.part == nullptr || nvml.instance == nullptr ||
+      nvml.most_parts(gpu.device, &most) != nvml::kSuccess)
+    return;
+  for (unsigned index = 0; index < most; ++index) {
+    nvml::Device part = nullptr;
+    Known known{gpu.device, "", gpu.uuid, nvml::kWholeGpu};
+    if (nvml.part(gpu.device, index, &part) != nvml::kSuccess ||
+        nvml.instance(part, &known.instance) != nvml::kSuccess)
+      continue;
+    known.uuid = uuid_of(nvml, part);
+    if (!known.uuid.empty()) gpus->push_back(std::move(known));
+  }
+}
+
 std::vector<Known> all_gpus(const nvml::Functions& nvml) {
   std::vector<Known> gpus;
   unsigned count = 0;
   if (nvml.count(&count) != nvml::kSuccess) return gpus;
   for (unsigned index = 0; index < count; ++index) {
     Known gpu;
-    char uuid[96] = "";
-    if (nvml.device(index, &gpu.device) != nvml::kSuccess ||
-        nvml.uuid(gpu.device, uuid, sizeof(uuid)) != nvml::kSuccess)
-      continue;
-    gpu.uuid = uuid;
-    gpus.push_back(std::move(gpu));
+    if (nvml.device(index, &gpu.device) != nvml::kSuccess) continue;
+    gpu.uuid = uuid_of(nvml, gpu.device);
+    if (gpu.uuid.empty()) continue;
+    gpus.push_back(gpu);
+    add_parts(nvml, gpu, &gpus);
   }
   return gpus;
 }
 
 }  // namespace
 
-std::string describe_trouble(const std::string& uuid, const GpuState& state) {
+std::string describe_trouble(const GpuState& state) {
   std::vector<std::string> found;
   std::vector<unsigned long long> said;
   for (const unsigned long long xid : state.xids) {
@@ -103,7 +134,7 @@ std::string describe_trouble(const std::string& uuid, const GpuState& state) {
   }
   std::string text;
   for (const std::string& each : found) text += (text.empty() ? "" : ", ") + each;
-  return text.empty() ? "" : ", and NVML says of its GPU (" + uuid + "): " + text;
+  return text.empty() ? "" : ", and NVML says of its GPU (" + state.uuid + "): " + text;
 }
 
 GpuHealth::GpuHealth(const std::string& library) {
@@ -135,8 +166,10 @@ void GpuHealth::watch(const std::shared_ptr<Shared>& shared, const std::string& 
   bool any = false;
   std::map<std::string, GpuState> now;
   for (const Known& gpu : gpus) {
-    any |= has_events && nvml->add_events(gpu.device, nvml::kXidEvent, events) == nvml::kSuccess;
-    GpuState& state = now[gpu.uuid];
+    any |= has_events && !gpu.is_part() &&
+           nvml->add_events(gpu.device, nvml::kXidEvent, events) == nvml::kSuccess;
+    GpuState& state = now[digits_of(gpu.uuid)];
+    state.uuid = gpu.uuid + (gpu.is_part() ? ", a part of " + gpu.whole : "");
     look(*nvml, gpu, &state);
     state.uncorrected_then = state.uncorrected;
   }
@@ -146,7 +179,7 @@ void GpuHealth::watch(const std::shared_ptr<Shared>& shared, const std::string& 
     nvml::EventData event{};
     if (has_events && nvml->wait(events, &event, kEventMilliseconds) == nvml::kSuccess) {
       for (const Known& gpu : gpus) {
-        if (gpu.device == event.device) now[gpu.uuid].xids.push_back(event.data);
+        if (gpu.is_concerned(event)) now[digits_of(gpu.uuid)].xids.push_back(event.data);
       }
       continue;  // there may be more
     }
@@ -161,7 +194,7 @@ void GpuHealth::watch(const std::shared_ptr<Shared>& shared, const std::string& 
       asked = shared->asked;
       if (asked == shared->answered && std::chrono::steady_clock::now() < next_look) continue;
     }
-    for (const Known& gpu : gpus) look(*nvml, gpu, &now[gpu.uuid]);
+    for (const Known& gpu : gpus) look(*nvml, gpu, &now[digits_of(gpu.uuid)]);
     next_look = std::chrono::steady_clock::now() + kBetweenLooks;
     const std::lock_guard lock(shared->mutex);
     shared->gpus = now;
@@ -178,8 +211,8 @@ std::string GpuHealth::hint(const std::string& uuid, std::chrono::milliseconds p
   shared_->changed.notify_all();
   shared_->changed.wait_for(lock, patience,
                             [&] { return shared_->ended || shared_->answered >= asked; });
-  const auto known = shared_->gpus.find(uuid);
-  return known == shared_->gpus.end() ? "" : describe_trouble(uuid, known->second);
+  const auto known = shared_->gpus.find(digits_of(uuid));
+  return known == shared_->gpus.end() ? "" : describe_trouble(known->second);
 }
 
 }  // namespace rueda::launcher

@@ -20,8 +20,10 @@
 
 namespace rueda::launcher {
 
-// Of one GPU.
+// Of one GPU, or of a part of one (MIG): Xid errors are those of the part and of the whole GPU, all
+// else is the GPU's.
 struct GpuState {
+  std::string uuid;  // "GPU-1b4e...", "MIG-7c0d..., a part of GPU-1b4e..."
   std::vector<unsigned long long> xids;     // since the beginning, in their order
   unsigned long long uncorrected = 0;       // ECC errors, since the driver was loaded
   unsigned long long uncorrected_then = 0;  // the same at the beginning
@@ -32,7 +34,7 @@ struct GpuState {
 
 // ", and NVML says of its GPU (GPU-1b4e...): Xid 79 (it has fallen off the bus), 2 uncorrected ECC
 // errors"; "": nothing is wrong. Pure.
-std::string describe_trouble(const std::string& uuid, const GpuState& state);
+std::string describe_trouble(const GpuState& state);
 
 class GpuHealth {
  public:
@@ -50,7 +52,7 @@ class GpuHealth {
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
-    std::map<std::string, GpuState> gpus;
+    std::map<std::string, GpuState> gpus;  // by their UUIDs without the first word
     unsigned long long asked = 0;
     unsigned long long answered = 0;
     bool ending = false;

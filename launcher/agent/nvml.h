@@ -33,12 +33,17 @@ struct EventData {
   unsigned compute_instance;
 };
 
+inline constexpr unsigned kWholeGpu = 0xffffffff;  // instance of an event that is of no MIG part
+
 // X(member, symbol, arguments). The first four are needed, the others are done without.
 #define RUEDA_NVML_FUNCTIONS(X)                                                                    \
   X(init, nvmlInit_v2, (void))                                                                     \
   X(count, nvmlDeviceGetCount_v2, (unsigned* count))                                               \
   X(device, nvmlDeviceGetHandleByIndex_v2, (unsigned index, Device* device))                       \
   X(uuid, nvmlDeviceGetUUID, (Device device, char* text, unsigned room))                           \
+  X(most_parts, nvmlDeviceGetMaxMigDeviceCount, (Device device, unsigned* count))                  \
+  X(part, nvmlDeviceGetMigDeviceHandleByIndex, (Device device, unsigned index, Device* part))      \
+  X(instance, nvmlDeviceGetGpuInstanceId, (Device part, unsigned* id))                             \
   X(ecc, nvmlDeviceGetTotalEccErrors,                                                              \
     (Device device, int type, int counter, unsigned long long* count))                             \
   X(remapped, nvmlDeviceGetRemappedRows,                                                           \

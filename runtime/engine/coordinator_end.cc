@@ -196,6 +196,7 @@ void Coordinator::count() {
   counters::Values now = past_;
   for (const auto& group : groups_) group->add_to(&now);
   ordered_.add_to(&now);
+  device_messages_.add_to(&now);
   now.control_messages = static_cast<int64_t>(fabric_.transport->control_messages_sent());
   now.shm_bytes = now.bytes_reduced + sent("shm");
   now.tcp_bytes = sent("tcp");

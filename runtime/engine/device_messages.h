@@ -43,6 +43,7 @@ class DeviceMessages {
   const Status& failure() const { return failure_; }
   bool idle() const { return devices_.idle() && !messages_.has_met(); }
   bool uses_gpu() const { return devices_.uses_gpu(); }
+  void add_to(counters::Values* totals) const { devices_.add_to(totals); }
   // All end with this; no memory is touched any more.
   void fail(const Status& status);
 

@@ -47,6 +47,7 @@ void Executor::begin_plan(const plan::StepPlan& plan,
   generation_ = plan.generation;
   entered_ = met_ = ended_ = 0;
   on_.planned->begin_generation(plan.generation);
+  on_.planned_device->agree_on_windows();
   plan_.clear();
   plan_on_devices_ = false;
   const uint64_t templates =

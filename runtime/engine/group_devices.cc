@@ -64,6 +64,16 @@ bool GroupDevices::uses_gpu() const {
   return uses;
 }
 
+void add_registered(const nccl::Registrations::Totals& registered, counters::Values* totals) {
+  totals->nccl_registrations += registered.blocks;
+  totals->nccl_windows += registered.windows;
+  totals->nccl_registered_bytes += registered.bytes;
+}
+
+void GroupDevices::add_to(counters::Values* totals) const {
+  for_each([&](const nccl::DeviceCommunicator& of) { add_registered(of.registered(), totals); });
+}
+
 Status GroupDevices::health() const {
   Status health;
   for_each([&](const nccl::DeviceCommunicator& of) {

@@ -16,8 +16,11 @@
 
 #include "collectives/nccl/device_communicator.h"
 #include "runtime/membership/membership.h"
+#include "runtime/observe/counters/counters.h"
 
 namespace rueda::engine {
+
+void add_registered(const nccl::Registrations::Totals& registered, counters::Values* totals);
 
 class GroupDevices {
  public:
@@ -33,6 +36,7 @@ class GroupDevices {
   // Of none of them is anything under way on the GPU.
   bool idle() const;
   bool uses_gpu() const;
+  void add_to(counters::Values* totals) const;
   // An error of work that a GPU was given before.
   Status health() const;
   void abandon();

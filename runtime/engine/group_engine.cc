@@ -285,6 +285,8 @@ void GroupEngine::add_to(counters::Values* totals) const {
   totals->bytes_reduced += static_cast<int64_t>(channels.total);
   totals->bytes_in_place += static_cast<int64_t>(channels.in_place);
   totals->bytes_cma += static_cast<int64_t>(channels.cma);
+  add_registered(device_communicator_.registered(), totals);
+  add_registered(planned_device_.registered(), totals);
 }
 
 // ---- what waits for its answer ----

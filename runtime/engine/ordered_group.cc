@@ -296,6 +296,7 @@ void OrderedGroup::add_to(counters::Values* totals) const {
   totals->batches += totals_.batches;
   totals->tensors += totals_.tensors;
   totals->fused_tensors += totals_.fused_tensors;
+  devices_.add_to(totals);
   if (!connected_) return;
   const shm::Channel::Bytes channels = data_->channel_totals();
   totals->bytes_reduced += static_cast<int64_t>(channels.total);

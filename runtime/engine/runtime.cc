@@ -38,6 +38,9 @@ std::shared_ptr<nccl::Machine> make_machine(const Config& config, host::Ringer r
   options.driver = config.cuda_driver;
   options.library = config.nccl_library;
   options.kernels = config.cuda_kernels;
+  options.registers = config.nccl_register == "none"    ? nccl::Registers::kNone
+                      : config.nccl_register == "local" ? nccl::Registers::kLocal
+                                                        : nccl::Registers::kWindows;
   options.ranks_per_gpu = config.allow_shared_gpu ? std::numeric_limits<int32_t>::max()
                                                   : static_cast<int32_t>(config.ranks_per_gpu);
   options.patience = std::chrono::nanoseconds(

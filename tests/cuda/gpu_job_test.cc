@@ -91,6 +91,18 @@ TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
                                  "fallen off the bus), 2 uncorrected ECC errors"));
 }
 
+TEST_CASE("of a rank on a part of a GPU, NVML is asked about the whole") {
+  Job::Setup setup = on_stubs();
+  const std::string part = "MIG-00000000-0000-0000-0000-000000000002";
+  setup.environment.insert(setup.environment.end(),
+                           {std::string("RUEDA_NVML_LIBRARY=") + built::kFakeNvml, "FAKE_CUDA_MIG=1",
+                            "FAKE_NVML_PARTS=" + part, "FAKE_NVML=GPU-whole=xid:79"});
+  Job job({"-np", "3", built::kGpuProgram, "kill"}, setup);
+  CHECK(job.wait() == 128 + 9);
+  CHECK_THAT(job.err(), Contains("and NVML says of its GPU (" + part +
+                                 ", a part of GPU-whole): Xid 79 (it has fallen off the bus)"));
+}
+
 TEST_CASE("processes send GPU tensors to each other") {
   for (const char* size : {"1", "2", "3"}) {
     Job job({"-np", size, built::kGpuMessageProgram}, on_stubs());

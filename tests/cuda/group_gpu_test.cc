@@ -167,27 +167,13 @@ TEST_CASE("a call ends when the GPU has it, and its stream comes before", "[grou
   GpuWorld gpus(2);
   const auto results = gpus.world.run([](Rank rank, Runtime& r) {
     const uint32_t group = must(r.open_group("streams", {1, 0}));
-    UserStream user(must(r.machine().device(rank)));
-    std::promise<void> gate;
     Floats data(64, -1);
-    user.run([&, open = gate.get_future().share()] {
-      open.wait();
-      std::fill(data.begin(), data.end(), 1.0f + static_cast<float>(rank));
-    });
-    const RequestPtr work =
-        start(r, on_gpu(call_of(group, K::kAllreduce, data, &data), rank, user.handle()));
-    must(end_of(work));
-    const bool early = must(work->device_end()->query());
-    must(work->device_end()->make_wait(user.handle()));
-    float seen = 0;
-    user.run([&] { seen = data[63]; });
-    gate.set_value();
-    must(user.mark()->wait());
-    return std::pair(early, seen);
+    const auto op = on_gpu(call_of(group, K::kAllreduce, data, &data), rank);
+    return stand_in_stream(r, op, &data, 1.0f + static_cast<float>(rank));
   });
-  for (const auto& [early, seen] : results) {
-    CHECK_FALSE(early);
-    CHECK(seen == 3.0f);
+  for (const Stood& stood : results) {
+    CHECK_FALSE(stood.was_early);
+    CHECK(stood.seen == 3.0f);
   }
 }
 

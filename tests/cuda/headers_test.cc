@@ -85,6 +85,7 @@ static_assert(offsetof(mine::Config, blocking) == offsetof(ncclConfig_t, blockin
               offsetof(mine::Config, split_share) == offsetof(ncclConfig_t, splitShare) &&
               sizeof(mine::Config) <= sizeof(ncclConfig_t));
 #if NCCL_VERSION_CODE >= 22700
+static_assert(mine::kSymmetric == NCCL_WIN_COLL_SYMMETRIC);
 static_assert(offsetof(mine::Config, traffic_class) == offsetof(ncclConfig_t, trafficClass) &&
               mine::Config{}.traffic_class == NCCL_CONFIG_UNDEF_INT);
 #endif

@@ -91,33 +91,18 @@ TEST_CASE("a message is sent when its stream has come to it, and its receiver's 
           "[messages_gpu]") {
   GpuWorld gpus(2);
   const auto results = gpus.world.run([](Rank rank, Runtime& r) {
-    UserStream user(must(r.machine().device(rank)));
-    std::promise<void> gate;
     Floats data(64, -1);
-    if (rank == 0) {
-      user.run([&, open = gate.get_future().share()] {
-        open.wait();
-        std::fill(data.begin(), data.end(), 5.0f);
-      });
-    }
-    auto op = message(rank == 0 ? K::kSend : K::kRecv, rank, 1 - rank, 1, &data);
-    op.stream = user.handle();
-    const RequestPtr work = start(r, op);
-    must(end_of(work));
-    const bool early = must(work->device_end()->query());
-    must(work->device_end()->make_wait(user.handle()));
-    float seen = 0;
-    user.run([&] { seen = data[63]; });
-    // Both have ended on the host before rank 0's stream goes on.
-    Floats none(1);
-    must(finish(start(r, sum_of("both are here", &none))));
-    gate.set_value();
-    must(user.mark()->wait());
-    return std::pair(early, seen);
+    const auto op = message(rank == 0 ? K::kSend : K::kRecv, rank, 1 - rank, 1, &data);
+    const auto filled = rank == 0 ? std::optional(5.0f) : std::nullopt;
+    return stand_in_stream(r, op, &data, filled, [&] {
+      // Both have ended on the host before rank 0's stream goes on.
+      Floats none(1);
+      must(finish(start(r, sum_of("both are here", &none))));
+    });
   });
-  for (const auto& [early, seen] : results) {
-    CHECK_FALSE(early);
-    CHECK(seen == 5.0f);
+  for (const Stood& stood : results) {
+    CHECK_FALSE(stood.was_early);
+    CHECK(stood.seen == 5.0f);
   }
 }
 

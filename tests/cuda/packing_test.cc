@@ -71,21 +71,45 @@ TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
   CHECK(packed == plain);
 }
 
-TEST_CASE(
-    "the buffer is NCCL's memory and known to NCCL where it has such calls, else plain memory") {
-  const auto registered =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kStubNccl, RTLD_NOW), "stub_nccl_registered"));
+TEST_CASE("the buffer is NCCL's memory and known to NCCL as far as that has such calls") {
+  const auto number = [](const char* library, const char* name) {
+    return reinterpret_cast<int64_t (*)()>(dlsym(dlopen(library, RTLD_NOW), name))();
+  };
   const std::vector<size_t> counts(6, 100);
-  const int64_t before = registered();
-  const auto with = reduced(DType::kFloat32, counts, ReduceOp::kSum);
-  CHECK(registered() == before + 3);
   const int64_t packed = copies();
-  const auto without =
-      reduced(DType::kFloat32, counts, ReduceOp::kSum,
-              [](Rank, nccl::Machine::Options* options) { options->library = built::kStubNcclOld; });
-  CHECK(registered() == before + 3);
-  CHECK(copies() == packed + 3 * 2 * 2);
-  CHECK(with == without);
+  const auto run = [&](const char* library, nccl::Registers registers) {
+    return reduced(DType::kFloat32, counts, ReduceOp::kSum,
+                   [&](Rank, nccl::Machine::Options* options) {
+                     options->library = library;
+                     options->registers = registers;
+                   });
+  };
+  const int64_t before = number(built::kStubNccl, "stub_nccl_registered");
+  const int64_t windows = number(built::kStubNccl, "stub_nccl_windows");
+  const int64_t given = number(built::kStubNccl, "stub_nccl_given_now");
+  const auto made = [&](int64_t locally, int64_t as_windows) {
+    CHECK(number(built::kStubNccl, "stub_nccl_registered") == before + locally);
+    CHECK(number(built::kStubNccl, "stub_nccl_windows") == windows + as_windows);
+    CHECK(number(built::kStubNccl, "stub_nccl_registered_now") == 0);
+    CHECK(number(built::kStubNccl, "stub_nccl_given_now") == given);
+  };
+  const auto as_windows = run(built::kStubNccl, nccl::Registers::kWindows);
+  made(0, 3);
+  CHECK(run(built::kStubNccl, nccl::Registers::kLocal) == as_windows);
+  made(3, 3);
+  CHECK(run(built::kStubNccl, nccl::Registers::kNone) == as_windows);
+  made(3, 3);
+  {
+    const Variable cannot("STUB_NCCL_NO_WINDOWS", "1");
+    CHECK(run(built::kStubNccl, nccl::Registers::kWindows) == as_windows);
+  }
+  made(6, 3);
+  const int64_t elsewhere = number(built::kStubNcclWindowless, "stub_nccl_registered");
+  CHECK(run(built::kStubNcclWindowless, nccl::Registers::kWindows) == as_windows);
+  CHECK(number(built::kStubNcclWindowless, "stub_nccl_registered") == elsewhere + 3);
+  CHECK(run(built::kStubNcclOld, nccl::Registers::kWindows) == as_windows);
+  made(6, 3);
+  CHECK(copies() == packed + 6 * 3 * 2 * 2);
 }
 
 TEST_CASE("where one rank has no kernels nobody packs") {

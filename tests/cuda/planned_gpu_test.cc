@@ -34,7 +34,9 @@ int sum_step(Rank rank, Runtime& runtime, int step, size_t count, bool on_host =
 
 TEST_CASE("GPU tensors that come again and again are planned: no message, the right sums") {
   const Rank size = GENERATE(2, 3);
-  GpuWorld gpus(size);
+  const Kind kind = GENERATE(Kind::kShm, Kind::kTcp, Kind::kHybrid);  // within a host and between
+  INFO(name_of(kind));
+  GpuWorld gpus(size, kind);
   const auto wrong = gpus.world.run([](Rank rank, Runtime& runtime) {
     int errors = 0;
     for (int step = 0; step < 40; ++step) {

@@ -62,6 +62,29 @@ def messages(rank, size):
             came = hvd.recv(torch.empty(count, device=DEVICE), previous, tag)
             hvd.synchronize(sent)
             assert torch.equal(came.cpu(), torch.arange(float(count)) + 7 * previous + tag), (count, tag)
+    like = torch.empty(previous + 1, dtype=torch.int32, device="meta")
+    came = hvd.sendrecv(torch.full((rank + 1,), rank, dtype=torch.int32, device=DEVICE), following, previous, like=like)
+    assert came.device.type == DEVICE and came.tolist() == [previous] * (previous + 1)
+
+
+def pool(rank, size):
+    """Tensors in memory that NCCL has given, in a plan, freed and taken again."""
+    if DEVICE == "cpu":
+        return
+    if torch.cuda.nccl.version() < (2, 19) or not hasattr(torch.cuda, "MemPool"):
+        refused(hvd.cuda_pool, "install 2.")
+        return
+    for _ in range(3):
+        with torch.cuda.use_mem_pool(hvd.cuda_pool()):
+            tensors = [torch.empty(1 << 20, device=DEVICE) for _ in range(3)]
+        for step in range(30):
+            for i, tensor in enumerate(tensors):
+                tensor.fill_(float(rank + step + i))
+                hvd.allreduce_(tensor, op=hvd.Sum, name=f"pool.{i}")
+                assert bool((tensor == size * (step + i) + sum(range(size))).all()), (step, i)
+        del tensor, tensors
+        torch.cuda.empty_cache()
+    assert hvd.counter("nccl_registrations") > 0
 
 
 def dtypes(rank, size):
@@ -337,6 +360,7 @@ def death(rank, size):
 SECTIONS = {
     "collectives": collectives,
     "messages": messages,
+    "pool": pool,
     "dtypes": dtypes,
     "process-sets": process_sets,
     "adasum": adasum,

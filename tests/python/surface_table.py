@@ -28,4 +28,6 @@ COLLECTIVES = {
     "send_async": "tensor, dst, tag=0",
     "recv": "tensor, src, tag=0",
     "recv_async": "tensor, src, tag=0",
+    "sendrecv": "tensor, dst, src, *, like=None, tag=0",
+    "sendrecv_async": "tensor, dst, src, *, like=None, tag=0",
 }

@@ -45,6 +45,9 @@ def _check_collectives(hvd, rank, size):
             handle = hvd.send_async(torch.full((5,), 10.0 * rank + tag), following, tag)
             assert torch.equal(hvd.recv(torch.empty(5), previous, tag), torch.full((5,), 10.0 * previous + tag))
             hvd.synchronize(handle)
+        like = torch.empty(previous + 1, 2, dtype=torch.int64)
+        came = hvd.sendrecv(torch.full((rank + 1, 2), rank + step), following, previous, like=like)
+        assert torch.equal(came, torch.full((previous + 1, 2), previous + step))
         one, two = hvd.grouped_allreduce([torch.ones(3), torch.ones(2)], op=hvd.Sum, name="pair")
         assert one[0] == size and two[1] == size
 

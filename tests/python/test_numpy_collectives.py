@@ -219,6 +219,33 @@ def test_send_and_recv_match_by_ranks_and_tag_in_order():
         assert hvd.synchronize(handle) is None
 
 
+@ranks(2, 3)
+def test_sendrecv_sends_one_way_while_another_form_comes():
+    size, rank = hvd.size(), hvd.rank()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for _ in range(3):  # ranks that all sent first would wait for each other
+        same(hvd.sendrecv(np.full((1000, 1000), rank), right, left), np.full((1000, 1000), left))
+    like = np.empty((left, 2), np.complex64)  # of each rank another
+    got = hvd.sendrecv(np.full((rank, 2), 1j, np.complex64), right, left, like=like, tag=7)
+    same(got, np.full((left, 2), 1j, np.complex64))
+    handle = hvd.sendrecv_async([rank], right, left)
+    same(hvd.synchronize(handle), np.array([left]))
+    with raises(ValueError, "like: expected an array, got int"):
+        hvd.sendrecv(np.ones(2), right, left, like=3)
+    with raises(ValueError, f"cannot receive from rank {rank}"):
+        hvd.sendrecv(np.ones(2), right, rank)
+    with raises(ValueError, "tag -1"):
+        hvd.sendrecv(np.ones(2), right, left, tag=-1)
+
+
+@ranks(2)
+def test_sendrecv_says_what_does_not_fit_on_both_ranks_and_the_job_goes_on():
+    other = 1 - hvd.rank()
+    with raises(hvd.HorovodInternalError, "bytes"):
+        hvd.sendrecv(np.ones(2 + hvd.rank()), other, other)
+    same(hvd.sendrecv(np.full(2, hvd.rank()), other, other), np.full(2, other))
+
+
 @ranks(1, 2, 3)
 def test_objects_travel_from_the_root_and_from_everybody():
     rank, size = hvd.rank(), hvd.size()

@@ -45,7 +45,9 @@ def test_the_collectives_begin_with_horovods_parameters():
     """In both surfaces; what is rueda's own stands behind and has a default."""
     table = surface_table.COLLECTIVES
     horovods = {name: text for name, text in facts._OPERATIONS.items() if name in table}
-    assert len(horovods) == 22 and set(table) - set(horovods) == {"send", "send_async", "recv", "recv_async"}
+    assert len(horovods) == 22 and set(table) - set(horovods) == {
+        "send", "send_async", "recv", "recv_async", "sendrecv", "sendrecv_async",
+    }
     for name, text in horovods.items():
         found, wanted = table[name].split(", "), text.split(", ")
         assert found[: len(wanted)] == wanted, name

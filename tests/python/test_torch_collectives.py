@@ -418,3 +418,30 @@ def test_an_average_with_a_postscale_is_one_multiplication():
         for post in (1.0, 0.3712, 3.0, 1e-3):
             want = total * torch.tensor(post / size, dtype=torch.float64).to(dtype)
             same(hvd.allreduce(everyone[hvd.rank()], op=hvd.Average, postscale_factor=post), want)
+
+
+@ranks(2, 3)
+def test_sendrecv_gives_a_new_tensor_of_the_form_that_comes():
+    size, rank = hvd.size(), hvd.rank()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        mine = example(rank, dtype, (3, 4))
+        same(hvd.sendrecv(mine, right, left), example(left, dtype, (3, 4)))
+        same(mine, example(rank, dtype, (3, 4)))
+    turned = torch.arange(6.0).view(2, 3).t() + rank  # not contiguous
+    same(hvd.sendrecv(turned, right, left), torch.arange(6.0).view(2, 3).t() + left)
+    # Another shape and type each way: of rank r, r + 1 numbers, halves on even ranks.
+    kinds = [torch.float16 if r % 2 == 0 else torch.float64 for r in range(size)]
+    mine = torch.full((rank + 1,), float(rank), dtype=kinds[rank])
+    like = torch.empty(left + 1, dtype=kinds[left], device="meta")
+    same(hvd.sendrecv(mine, right, left, like=like, tag=3), torch.full((left + 1,), float(left), dtype=kinds[left]))
+    handles = [hvd.sendrecv_async(torch.full((2,), float(rank + i)), right, left) for i in range(4)]
+    for i, handle in enumerate(handles):
+        same(hvd.synchronize(handle), torch.full((2,), float(left + i)))
+    wants = torch.ones(2, requires_grad=True)
+    with raises(RuntimeError, "sendrecv has no gradient"):
+        hvd.sendrecv(wants, right, left)
+    with torch.no_grad():
+        assert not hvd.sendrecv(wants, right, left).requires_grad
+    with raises(ValueError, "like: expected a torch.Tensor, got list"):
+        hvd.sendrecv(torch.ones(2), right, left, like=[2])

@@ -8,6 +8,7 @@ extern const char* const kFakeCuda;
 extern const char* const kFakeKernels;
 extern const char* const kStubNccl;
 extern const char* const kStubNcclOld;
+extern const char* const kStubNcclWindowless;
 extern const char* const kStubNcclBroken;
 extern const char* const kFakeNvml;
 extern const char* const kGpuProgram;

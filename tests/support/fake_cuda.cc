@@ -9,7 +9,8 @@
 // What a driver refuses is refused here too: calls without a current context, a stream and an event
 // of different devices, whatever a capture forbids (unsafe calls of threads that do not say that
 // they are beside it, events of it that the host asks for, streams that do not join again).
-// FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all the same UUID.
+// FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all the same UUID,
+// FAKE_CUDA_MIG=1 makes each a part of one.
 // FAKE_CUDA_IDLE=1: streams do nothing and every event is reached at once, to see what the caller
 // costs. fake_cuda_live() counts what has not been destroyed.
 #include <algorithm>
@@ -121,9 +122,20 @@ struct CUevent_st {
   }
 };
 
+// All that there are, for who waits for a whole device.
+static std::mutex streams_mutex;
+static auto& streams = *new std::vector<CUstream_st*>;
+
 struct CUstream_st {
-  explicit CUstream_st(int number) : device(number), thread([this] { run(); }) {}
+  explicit CUstream_st(int number) : device(number), thread([this] { run(); }) {
+    const std::lock_guard all(streams_mutex);
+    streams.push_back(this);
+  }
   ~CUstream_st() {
+    {
+      const std::lock_guard all(streams_mutex);
+      std::erase(streams, this);
+    }
     {
       const std::lock_guard lock(mutex);
       ending = true;
@@ -228,7 +240,8 @@ EXPORT Code cuDeviceGet(int* device, int ordinal) {
   return 0;
 }
 EXPORT Code cuDeviceGetName(char* text, int room, int device) {
-  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d", device);
+  const bool part = std::getenv("FAKE_CUDA_MIG") != nullptr;
+  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d%s", device, part ? " MIG 1g.18gb" : "");
   return 0;
 }
 EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, int device) {
@@ -353,6 +366,25 @@ EXPORT Code cuEventDestroy_v2(CUevent_st* event) {
   if (current.empty()) return kInvalidContext;
   delete event;
   --live;
+  return 0;
+}
+EXPORT Code cuCtxSynchronize() {
+  if (current.empty()) return kInvalidContext;
+  {
+    const std::lock_guard capturing(capture_mutex);
+    if (!captures.empty()) return kCaptureUnsupported;  // whatever the mode
+  }
+  std::vector<std::shared_ptr<Point>> ends;
+  {
+    const std::lock_guard lock(streams_mutex);
+    for (CUstream_st* const stream : streams) {
+      if (stream->device != current.back()->device) continue;
+      ends.push_back(std::make_shared<Point>());
+      stream->add([end = ends.back()] { end->reach(); });
+      if (stream->idle) ends.back()->reach();
+    }
+  }
+  for (const auto& end : ends) end->wait();
   return 0;
 }
 EXPORT Code cuMemAlloc_v2(Address* address, size_t bytes) {

@@ -15,18 +15,23 @@
 
 namespace rueda::testing {
 
-// Once, or with each launch of the graph that the stream is captured into.
-inline void run_in_stream(cuda::StreamHandle stream, std::function<void()> work) {
-  using Launch = int (*)(cuda::StreamHandle, void (*)(void*), void*);
+inline bool is_captured(cuda::StreamHandle stream) {
   using Ask = int (*)(cuda::StreamHandle, int*);
-  // The driver that the process uses, global or not.
   static void* const driver = dlopen(std::getenv("RUEDA_CUDA_DRIVER"), RTLD_NOW);
-  static const auto launch = reinterpret_cast<Launch>(dlsym(driver, "cuLaunchHostFunc"));
   static const auto ask = reinterpret_cast<Ask>(dlsym(driver, "cuStreamIsCapturing"));
   int captured = 0;
   (void)ask(stream, &captured);
+  return captured != 0;
+}
+
+// Once, or with each launch of the graph that the stream is captured into.
+inline void run_in_stream(cuda::StreamHandle stream, std::function<void()> work) {
+  using Launch = int (*)(cuda::StreamHandle, void (*)(void*), void*);
+  // The driver that the process uses, global or not.
+  static void* const driver = dlopen(std::getenv("RUEDA_CUDA_DRIVER"), RTLD_NOW);
+  static const auto launch = reinterpret_cast<Launch>(dlsym(driver, "cuLaunchHostFunc"));
   auto* const given = new std::function<void()>(std::move(work));
-  if (captured != 0) {  // as long as the graph: for ever
+  if (is_captured(stream)) {  // as long as the graph: for ever
     static auto* const kept = new std::vector<std::unique_ptr<std::function<void()>>>;
     static auto* const mutex = new std::mutex;
     const std::lock_guard lock(*mutex);

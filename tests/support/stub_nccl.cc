@@ -4,7 +4,8 @@
 //
 // Like NCCL: communicators may be made without blocking, the first group of one ends with "in
 // progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error
-// in a stream shows in ncclCommGetAsyncError alone. Unlike it: all ranks take part in a group of
+// in a stream shows in ncclCommGetAsyncError alone. What it is told of memory is checked
+// (stub_nccl_memory.h). Unlike it: all ranks take part in a group of
 // sends and receives. Faults: stub_nccl_fault.h. STUB_NCCL_VERSION overrides the version.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -29,6 +30,7 @@
 #include "collectives/nccl/functions.h"
 #include "tests/support/host_work.h"
 #include "tests/support/stub_nccl_fault.h"
+#include "tests/support/stub_nccl_memory.h"
 #include "tests/support/stub_nccl_numbers.h"
 
 using rueda::nccl::Config;
@@ -36,7 +38,9 @@ using rueda::nccl::Op;
 using rueda::nccl::ResultCode;
 using rueda::nccl::Type;
 using rueda::nccl::UniqueId;
+using rueda::nccl::Window;
 using rueda::stub::Fault;
+using rueda::stub::Range;
 using Stream = rueda::nccl::Stream;
 
 namespace {
@@ -55,6 +59,8 @@ struct Meeting {
   std::atomic<uint64_t> splitting;  // arrivals
   int colors[kMostRanks];
   int keys[kMostRanks];
+  std::atomic<uint64_t> windowing;  // arrivals
+  size_t window_bytes[kMostRanks];
   std::atomic<int> busy;  // calls that some rank's stream has not done
   std::byte boxes[kMostRanks][kBox];
 };
@@ -71,7 +77,9 @@ Names names;
 
 thread_local std::string last_error;
 std::atomic<int> next_op{5};
+rueda::stub::Memory& memory_known = *new rueda::stub::Memory;  // an abort may outlive the tests
 [[maybe_unused]] std::atomic<int64_t> registered{0};
+[[maybe_unused]] std::atomic<int64_t> windows_made{0};
 [[maybe_unused]] std::atomic<int64_t> begun{0};
 [[maybe_unused]] std::atomic<int64_t> splits{0};
 [[maybe_unused]] std::atomic<int64_t> splits_without_color{0};
@@ -90,6 +98,7 @@ struct ncclComm {
   bool launched = false;
   uint64_t round = 0;  // of its stream alone
   uint64_t splits = 0;
+  uint64_t windows = 0;
   std::atomic<int> under_way{0};  // in streams
   std::thread starter;
   std::mutex mutex;
@@ -155,6 +164,7 @@ struct Call {
   void* out = nullptr;                  // recv
   size_t bytes = 0;
   int peer = -1;  // a send or a receive
+  std::vector<Range> touches;
 };
 thread_local std::vector<Call> calls;
 thread_local int depth = 0;
@@ -214,6 +224,17 @@ void exchange_pairs(ncclComm* comm, const std::vector<Call>& pairs) {
   }
 }
 
+// What the call touches is in use until the work behind it has been done. Of a graph that is not
+// known, and streams that do nothing (FAKE_CUDA_IDLE) never come to it.
+std::function<void()> use(const Comm& comm, Stream stream, const std::vector<Range>& touches) {
+  if (std::getenv("FAKE_CUDA_IDLE") != nullptr) return [] {};
+  if (rueda::testing::is_captured(stream)) {
+    memory_known.check(touches);
+    return [] {};
+  }
+  return [number = memory_known.begin(comm.get(), touches)] { memory_known.end(number); };
+}
+
 void launch_all(const std::vector<Call>& group) {
   std::map<Comm, std::vector<Call>> pairs;
   for (const Call& call : group) {
@@ -223,16 +244,23 @@ void launch_all(const std::vector<Call>& group) {
     }
     ++call.comm->under_way;
     ++call.comm->meeting->busy;
-    launch(call.stream, [comm = call.comm, work = call.work] {
+    launch(call.stream, [comm = call.comm, work = call.work,
+                         end = use(call.comm, call.stream, call.touches)] {
       work(comm.get());
+      end();
       --comm->meeting->busy;
       --comm->under_way;
     });
   }
   for (const auto& [comm, list] : pairs) {
     ++comm->under_way;
-    launch(list.front().stream, [comm = comm, list = list] {
+    std::vector<Range> touches;
+    for (const Call& call : list)
+      touches.insert(touches.end(), call.touches.begin(), call.touches.end());
+    launch(list.front().stream, [comm = comm, list = list,
+                                 end = use(comm, list.front().stream, touches)] {
       exchange_pairs(comm.get(), list);
+      end();
       --comm->under_way;
     });
   }
@@ -463,6 +491,7 @@ EXPORT ResultCode ncclCommAbort(ncclComm* handle) {
   if (comm->meeting->busy > 0) ++torn;
   comm->aborted = true;
   if (comm->starter.joinable()) comm->starter.join();
+  memory_known.forget(handle);
   const std::lock_guard lock(comms_mutex);
   comms.erase(handle);  // what is in streams has it still
   return 0;
@@ -479,6 +508,7 @@ EXPORT ResultCode ncclCommDestroy(ncclComm* handle) {
   const Comm comm = find(handle);
   if (comm == nullptr) return kInvalidArgument;
   if (comm->starter.joinable()) comm->starter.join();
+  memory_known.forget(handle);
   const std::lock_guard lock(comms_mutex);
   comms.erase(handle);
   return 0;
@@ -503,27 +533,102 @@ EXPORT ResultCode ncclRedOpDestroy(Op, ncclComm*) { return 0; }
 
 #ifndef STUB_NCCL_OLD
 EXPORT ResultCode ncclMemAlloc(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  return 0;
+  *memory = memory_known.allocate(bytes);
+  return *memory == nullptr ? kSystemError : 0;
 }
 EXPORT ResultCode ncclMemFree(void* memory) {
-  std::free(memory);
+  memory_known.free(memory);
   return 0;
 }
-EXPORT ResultCode ncclCommRegister(ncclComm* handle, void* memory, size_t, void** registration) {
-  if (find(handle) == nullptr || memory == nullptr) return kInvalidArgument;
-  *registration = memory;
+EXPORT ResultCode ncclCommRegister(ncclComm* handle, void* memory, size_t bytes,
+                                   void** registration) {
+  const Comm comm = find(handle);
+  if (comm == nullptr || memory == nullptr) return kInvalidArgument;
+  if (comm->state == rueda::nccl::kInProgress)
+    return refuse(kInvalidUsage, "ncclCommRegister while the communicator is in progress");
+  if (rueda::stub::fault("ncclCommRegister", comm->rank) == Fault::kError)
+    return refuse(kSystemError, "injected error of ncclCommRegister");
+  *registration = memory_known.add(handle, {memory, bytes}, false);
   ++registered;
+  return 0;
+}
+EXPORT ResultCode ncclCommDeregister(ncclComm* handle, void* registration) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) rueda::stub::misuse("ncclCommDeregister of an unknown communicator");
+  if (comm->state == rueda::nccl::kInProgress)
+    rueda::stub::misuse("ncclCommDeregister while the communicator is in progress");
+  memory_known.remove(handle, registration, false);
   return 0;
 }
 // Since the process began.
 EXPORT int64_t stub_nccl_registered() { return registered; }
+// There now: registrations and windows of all communicators; blocks of ncclMemAlloc.
+EXPORT int64_t stub_nccl_registered_now() { return memory_known.registered_now(); }
+EXPORT int64_t stub_nccl_given_now() { return memory_known.given_now(); }
+#endif
+
+#if !defined(STUB_NCCL_OLD) && !defined(STUB_NCCL_WINDOWLESS)
+// STUB_NCCL_NO_WINDOWS=1: the GPUs cannot; as NCCL, all goes well and there is none.
+EXPORT ResultCode ncclCommWindowRegister(ncclComm* handle, void* memory, size_t bytes,
+                                         Window* window, int flags) {
+  const Comm comm = find(handle);
+  if (comm == nullptr || memory == nullptr || flags != rueda::nccl::kSymmetric)
+    return refuse(kInvalidArgument, "ncclCommWindowRegister");
+  if (comm->state == rueda::nccl::kInProgress)
+    return refuse(kInvalidUsage, "ncclCommWindowRegister while the communicator is in progress");
+  const auto fault = rueda::stub::fault("ncclCommWindowRegister", comm->rank);
+  if (fault == Fault::kError)
+    return refuse(kSystemError, "injected error of ncclCommWindowRegister");
+  *window = nullptr;
+  if (comm->starter.joinable()) comm->starter.join();
+  comm->state = rueda::nccl::kInProgress;
+  comm->starter = std::thread([c = comm.get(), memory, bytes, window, fault] {
+    if (fault == Fault::kHang) {
+      c->wait([] { return false; });
+      return;
+    }
+    if (fault == Fault::kAsync) {
+      c->state = kRemoteError;
+      return;
+    }
+    Meeting* const meeting = c->meeting;
+    const auto all_come = [&](uint64_t times) {
+      meeting->windowing.fetch_add(1);
+      const uint64_t all = times * static_cast<uint64_t>(c->size);
+      return c->wait([&] { return meeting->windowing.load() >= all; });
+    };
+    meeting->window_bytes[c->rank] = bytes;
+    const uint64_t number = ++c->windows;
+    if (!all_come(2 * number - 1)) return;
+    for (int rank = 0; rank < c->size; ++rank)
+      if (meeting->window_bytes[rank] != bytes) rueda::stub::misuse("windows of different sizes");
+    if (!all_come(2 * number)) return;
+    if (std::getenv("STUB_NCCL_NO_WINDOWS") == nullptr) {
+      *window = static_cast<Window>(memory_known.add(c, {memory, bytes}, true));
+      ++windows_made;
+    }
+    if (!c->aborted) c->state = 0;
+  });
+  return rueda::nccl::kInProgress;
+}
+EXPORT ResultCode ncclCommWindowDeregister(ncclComm* handle, Window window) {
+  const Comm comm = find(handle);
+  if (comm == nullptr) rueda::stub::misuse("ncclCommWindowDeregister of an unknown communicator");
+  if (comm->state == rueda::nccl::kInProgress)
+    rueda::stub::misuse("ncclCommWindowDeregister while the communicator is in progress");
+  memory_known.remove(handle, window, true);
+  return 0;
+}
+// Since the process began.
+EXPORT int64_t stub_nccl_windows() { return windows_made; }
 #endif
 
 EXPORT ResultCode ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,
                              ncclComm* comm, Stream stream) {
   Call call;
   const double factor = factor_of(comm, op);
+  const size_t whole = count * rueda::stub::bytes_of(type);
+  call.touches = {{in, whole}, {out, root < 0 || root == comm->rank ? whole : 0}};
   call.work = [=](ncclComm* c) {
     rueda::stub::Sum sum(type, op, factor, count);
     const size_t unit = rueda::stub::bytes_of(type);
@@ -546,6 +651,8 @@ EXPORT ResultCode ncclReduceScatter(const void* in, void* out, size_t count, Typ
                                     ncclComm* comm, Stream stream) {
   Call call;
   const double factor = factor_of(comm, op);
+  const size_t part = count * rueda::stub::bytes_of(type);
+  call.touches = {{in, part * static_cast<size_t>(comm->size)}, {out, part}};
   call.work = [=](ncclComm* c) {
     const size_t all = count * static_cast<size_t>(c->size);
     rueda::stub::Sum sum(type, op, factor, all);
@@ -561,6 +668,8 @@ EXPORT ResultCode ncclReduceScatter(const void* in, void* out, size_t count, Typ
 EXPORT ResultCode ncclBroadcast(const void* in, void* out, size_t count, Type type, int root,
                                 ncclComm* comm, Stream stream) {
   Call call;
+  const size_t whole = count * rueda::stub::bytes_of(type);
+  call.touches = {{in, root == comm->rank ? whole : 0}, {out, whole}};
   call.work = [=](ncclComm* c) {
     const size_t bytes = count * rueda::stub::bytes_of(type);
     std::vector<std::byte> none(c->rank == root ? 0 : bytes);
@@ -574,6 +683,8 @@ EXPORT ResultCode ncclBroadcast(const void* in, void* out, size_t count, Type ty
 EXPORT ResultCode ncclAllGather(const void* in, void* out, size_t count, Type type, ncclComm* comm,
                                 Stream stream) {
   Call call;
+  const size_t part = count * rueda::stub::bytes_of(type);
+  call.touches = {{in, part}, {out, part * static_cast<size_t>(comm->size)}};
   call.work = [=](ncclComm* c) {
     const size_t bytes = count * rueda::stub::bytes_of(type);
     c->exchange(in, bytes, [&](int peer, const std::byte* data, size_t at, size_t n) {
@@ -587,6 +698,7 @@ EXPORT ResultCode ncclSend(const void* in, size_t count, Type type, int peer, nc
   Call call;
   call.in = in;
   call.bytes = count * rueda::stub::bytes_of(type);
+  call.touches = {{in, call.bytes}};
   call.peer = peer;
   return add("ncclSend", comm, stream, std::move(call));
 }
@@ -595,6 +707,7 @@ EXPORT ResultCode ncclRecv(void* out, size_t count, Type type, int peer, ncclCom
   Call call;
   call.out = out;
   call.bytes = count * rueda::stub::bytes_of(type);
+  call.touches = {{out, call.bytes}};
   call.peer = peer;
   return add("ncclRecv", comm, stream, std::move(call));
 }

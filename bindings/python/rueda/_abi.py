@@ -338,6 +338,9 @@ FUNCTIONS = {
     "rueda_int8_dequantize": (_int32, [
         _void_p, _void_p, _void_p, _int64, _int32, _void_p, _pointer(Error),
     ]),
+    "rueda_cuda_pool_open": (_int32, [_void_p, _int32, _pointer(Error)]),
+    "rueda_cuda_pool_allocate": (_void_p, [_int64, _int32, _void_p]),
+    "rueda_cuda_pool_free": (None, [_void_p, _int64, _int32, _void_p]),
     "rueda_attention_plan_create": (_int32, [
         _void_p, _pointer(AttentionSpec), _int32, _int32, _int32, _pointer(_void_p),
         _pointer(Error),

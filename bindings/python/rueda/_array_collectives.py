@@ -16,7 +16,7 @@ __all__ = [
     "broadcast_async_", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
     "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
     "grouped_reducescatter", "grouped_reducescatter_async", "recv", "recv_async", "reducescatter",
-    "reducescatter_async", "send", "send_async",
+    "reducescatter_async", "send", "send_async", "sendrecv", "sendrecv_async",
 ]
 
 
@@ -437,3 +437,21 @@ def recv(tensor, src, tag=0):
 def recv_async(tensor, src, tag=0):
     """Starts `recv`; returns a handle for `synchronize`."""
     return collectives.recv(tensor, src, tag)
+
+
+def sendrecv(tensor, dst, src, *, like=None, tag=0):
+    """Sends an array to rank ``dst`` while it receives, and returns, what rank ``src`` sends: as
+    `send` and `recv` at once, for rings and exchanges, where ranks that all send first would wait
+    for each other.
+
+    Parameters
+    ----------
+    like : numpy.ndarray, optional
+        Of the shape and dtype that come; values are not looked at. Without, those of the array.
+    """
+    return blocking.sendrecv(tensor, dst, src, like, tag)
+
+
+def sendrecv_async(tensor, dst, src, *, like=None, tag=0):
+    """Starts `sendrecv`; returns a handle for `synchronize`."""
+    return collectives.sendrecv(tensor, dst, src, like, tag)

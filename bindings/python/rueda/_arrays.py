@@ -59,6 +59,13 @@ class Arrays:
         return np.empty(shape, like.dtype)
 
     @staticmethod
+    def awaited(array, like):
+        like = array if like is None else like
+        if not (hasattr(like, "shape") and hasattr(like, "dtype")):
+            raise ValueError(f"like: expected an array, got {type(like).__name__}")
+        return np.empty(like.shape, like.dtype)
+
+    @staticmethod
     def describe_in_place(array):
         Arrays.check_out(array, None)
         return Arrays.describe(array)

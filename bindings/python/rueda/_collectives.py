@@ -14,6 +14,8 @@ A surface hands in an adapter for its tensors, an object with
 ``describe_in_place(tensor)``   the same, of what is to be written too
 ``check_out(out, tensor)``      ValueError if nothing can be written to ``out``, RuntimeError if a gradient
                                 would be lost there
+``awaited(tensor, like)``         a new packed tensor of the form of ``like`` (None: of the tensor), where the
+                                tensor is; for what comes in exchange for it
 ``adopt(address, shape, like, owner)``  a tensor over memory that lives as long as ``owner``
 ``read_splits(splits)``         the caller's splits as a list of ints; ValueError for others
 ``splits(counts)``              received splits as this surface returns them
@@ -325,6 +327,27 @@ class Collectives:
         if not self._adapter.packed(tensor):
             raise ValueError("recv: tensor is required to be contiguous")
         return self._pass("recv", _ffi.RECV, dtype, tensor, src, tag, tensor)
+
+    @replayed
+    def sendrecv(self, tensor, dst, src, like, tag):
+        """Both at once, into a new tensor of the form of ``like``, or of the tensor."""
+        adapter = self._adapter
+        _check_peer("send to", dst, tag)
+        _check_peer("receive from", src, tag)
+        taken = adapter.take(tensor)
+        dtype, packed = adapter.describe(taken), adapter.pack(taken)
+        result = adapter.awaited(taken, like)
+        sent = self._operation(
+            _ffi.SEND, dtype, packed, None, adapter.shape(packed), {"peer": dst, "tag": tag}
+        )
+        came = self._operation(
+            _ffi.RECV, adapter.describe(result), result, None, adapter.shape(result),
+            {"peer": src, "tag": tag},
+        )
+        came = came._replace(input=None, output=came.input)
+        keep = packed, result
+        name = f"{dst}.{src}.{tag}"
+        return self._submit("sendrecv", name, [sent, came], keep, lambda requests: result, False)
 
     def _pass(self, kind, code, dtype, tensor, peer, tag, result):
         fields, shape = {"peer": peer, "tag": tag}, self._adapter.shape(tensor)

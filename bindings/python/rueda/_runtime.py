@@ -398,6 +398,13 @@ class Runtime:
             raise _ffi.exception(code, error)
         return code == _ffi.OK
 
+    def open_cuda_pool(self, device):
+        """From now on `rueda_cuda_pool_allocate` gives memory of a GPU. NotImplementedError: NCCL gives none."""
+        error = _ffi.Error()
+        code = _lib.rueda_cuda_pool_open(self.require_context(), device, ctypes.byref(error))
+        if code != _ffi.OK:
+            raise _ffi.exception(code, error)
+
     def allocate(self, nbytes, zeroed=True):
         """Address of memory that this host's ranks share; `rueda._heap` gives it back.
 
@@ -528,7 +535,8 @@ class Runtime:
         context = self.require_context()
         self._let_go()
         if not group:
-            self._start(entry, context, operations, (name,), 0)  # None: the library counts
+            # None: the library counts.
+            self._start(entry, context, operations, (name,) * len(operations), 0)
             if operations[0].kind == _ffi.JOIN:
                 self._unnamed.pop(operations[0].process_set, None)
             return

@@ -20,6 +20,7 @@ class Counter(NamedTuple):
 
 
 _SET, _TRANSPORT = "each process set's group engine", "the transport"
+_DEVICES = "the communicators of GPU tensors"
 _HEAP = "the heap, of the process"
 _RECORDER, _OBSERVER = "the flight recorder", "the agent, which reads the flight recorder"
 
@@ -55,6 +56,12 @@ COUNTERS = (
         "step plans that were frozen"),
     Counter("revocations", "plans", SUM, _SET,
         "step plans that were given up, because a rank did something else or was late"),
+    Counter("nccl_registrations", "blocks", SUM, _DEVICES,
+        "blocks of GPU memory that an NCCL communicator was told of, each once for each communicator"),
+    Counter("nccl_windows", "blocks", SUM, _DEVICES,
+        "of these, symmetric windows"),
+    Counter("nccl_registered_bytes", "bytes", SUM, _DEVICES,
+        "bytes of these blocks"),
     Counter("wakeups", "times", SUM, "the background thread",
         "how often the background thread woke up"),
     Counter("recording", "0 or 1", GAUGE, "the timeline's recorder",

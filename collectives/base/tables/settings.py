@@ -151,6 +151,10 @@ SETTINGS = (
         "file of the CUDA driver, opened with the first GPU tensor; empty: libcuda.so.1"),
     Setting("RUEDA_NCCL_LIBRARY", "nccl_library", "", _GPU,
         "file of NCCL; empty: the copy that the process has loaded, else pip's, else the system's"),
+    Setting("RUEDA_NCCL_REGISTER", "nccl_register", "windows", _GPU,
+        "how NCCL is told of GPU memory that is used again: windows (symmetric ones, NCCL 2.27, where all "
+        "ranks have the memory), local (ncclCommRegister, 2.19) or none",
+        allowed=one_of("windows", "local", "none")),
     Setting("RUEDA_CUDA_KERNELS", "cuda_kernels", "", _GPU,
         "file of rueda's CUDA kernels; empty: librueda_cuda.so beside librueda.so, if it is there; "
         "none: without"),

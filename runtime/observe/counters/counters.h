@@ -38,6 +38,12 @@ struct Values {
   int64_t plans = 0;
   // step plans that were given up, because a rank did something else or was late
   int64_t revocations = 0;
+  // blocks of GPU memory that an NCCL communicator was told of, each once for each communicator
+  int64_t nccl_registrations = 0;
+  // of these, symmetric windows
+  int64_t nccl_windows = 0;
+  // bytes of these blocks
+  int64_t nccl_registered_bytes = 0;
   // how often the background thread woke up
   int64_t wakeups = 0;
   // 1 while a timeline or a summary is made
@@ -71,6 +77,9 @@ inline constexpr ValuesRow kValues[] = {
     {"planned_batches", &Values::planned_batches},
     {"plans", &Values::plans},
     {"revocations", &Values::revocations},
+    {"nccl_registrations", &Values::nccl_registrations},
+    {"nccl_windows", &Values::nccl_windows},
+    {"nccl_registered_bytes", &Values::nccl_registered_bytes},
     {"wakeups", &Values::wakeups},
     {"recording", &Values::recording},
     {"heap_in_use", &Values::heap_in_use},

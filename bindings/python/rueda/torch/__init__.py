@@ -25,6 +25,7 @@ from rueda.torch._futures import get_future
 from rueda.torch.accounting import memory_report
 from rueda.torch.activations import measure_activations
 from rueda.torch.compression import Compression
+from rueda.torch.cuda_memory import cuda_pool
 from rueda.torch.data import DistributedSampler, common_steps
 from rueda.torch.deepspeed import initialize
 from rueda.torch.functions import (

@@ -14,7 +14,8 @@ __all__ = [
     "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "broadcast_async",
     "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async",
     "grouped_allreduce_async_", "grouped_reducescatter_async", "poll", "recv", "recv_async",
-    "reducescatter_async", "send", "send_async", "synchronize", "wait_any",
+    "reducescatter_async", "send", "send_async", "sendrecv", "sendrecv_async", "synchronize",
+    "wait_any",
 ]
 
 
@@ -121,6 +122,26 @@ def recv(tensor, src, tag=0):
 def recv_async(tensor, src, tag=0):
     """Starts `recv`; returns a handle for `synchronize`."""
     return collectives.recv(tensor, src, tag)
+
+
+def sendrecv(tensor, dst, src, *, like=None, tag=0):
+    """Sends a tensor to rank ``dst`` while it receives, and returns, what rank ``src`` sends: as
+    `send` and `recv` at once, for rings and exchanges, where ranks that all send first would wait
+    for each other.
+
+    Parameters
+    ----------
+    like : torch.Tensor, optional
+        Of the shape and dtype that come, on any device (``meta`` too); values are not looked at.
+        Without, those of the tensor. What comes is where the tensor is. There is no gradient: a
+        tensor that requires one is a RuntimeError.
+    """
+    return blocking.sendrecv(tensor, dst, src, like, tag)
+
+
+def sendrecv_async(tensor, dst, src, *, like=None, tag=0):
+    """Starts `sendrecv`; returns a handle for `synchronize`."""
+    return collectives.sendrecv(tensor, dst, src, like, tag)
 
 
 for _name in __all__:

@@ -144,6 +144,18 @@ class Tensors:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
+    def awaited(tensor, like):
+        like = tensor if like is None else like
+        if not isinstance(like, torch.Tensor):
+            raise ValueError(f"like: expected a torch.Tensor, got {type(like).__name__}")
+        if wants_gradient(tensor):
+            raise RuntimeError(
+                "sendrecv has no gradient, but the tensor requires one: send tensor.detach(), or call it "
+                "under torch.no_grad()"
+            )
+        return torch.empty(like.shape, dtype=like.dtype, device=tensor.device)
+
+    @staticmethod
     def check_out(out, tensor):
         Tensors.describe(out)
         _will_change(out)

@@ -647,6 +647,17 @@ RUEDA_API int32_t rueda_int8_dequantize(rueda_context* context, const int8_t* fr
                                         int64_t blocks, int32_t device, void* stream,
                                         rueda_error* error);
 
+/* ---- GPU memory that NCCL can register, for a framework's allocator (docs/gpu.md) ----
+ * Communicators register what collectives find there, and let go of it before it is freed. open: by
+ * a rank, before it takes memory of that GPU for the first time; RUEDA_UNIMPLEMENTED: NCCL (2.19)
+ * gives none. allocate: NULL when there is none left, or before open. Both others need no context
+ * and may be called from any thread, free after rueda_shutdown too; it waits for what the GPU is
+ * doing. Their arguments are those of PyTorch's CUDAPluggableAllocator; streams are not looked at.
+ * In a forked child they do nothing. */
+RUEDA_API int32_t rueda_cuda_pool_open(rueda_context* context, int32_t device, rueda_error* error);
+RUEDA_API void* rueda_cuda_pool_allocate(int64_t bytes, int32_t device, void* stream);
+RUEDA_API void rueda_cuda_pool_free(void* memory, int64_t bytes, int32_t device, void* stream);
+
 /* ---- Distributed attention (docs/attention.md) ----
  * The ranks of a process set hold the tokens of one sequence and compute its attention together.
  * Tensors are dense, (batch, tokens of this rank, heads, head_dim); lse is (batch, heads, tokens),
