@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attention/link.h"
+#include "attention/means.h"
 #include "collectives/base/types.h"
 
 namespace rueda::attention {
@@ -64,6 +65,7 @@ struct DecodeTensors {
 };
 
 // A spec that was checked. Errors name the exchange and the peer.
-Status decode(const DecodeSpec& spec, Link* link, int threads, const DecodeTensors& tensors);
+Status decode(const DecodeSpec& spec, Link* link, const Means& means,
+              const DecodeTensors& tensors);
 
 }  // namespace rueda::attention

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "attention/kernel_registry.h"
 #include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
@@ -127,10 +126,10 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
   return result;
 }
 
-// Without a job: rank 0 of 1. Holds nothing but a count of its calls.
+// Without a job: rank 0 of 1. Its threads live as long as the process.
 attention::Engine* local_engine() {
-  static attention::Engine engine(nullptr);
-  return &engine;
+  static auto* const engine = new attention::Engine(nullptr, &rueda::c_abi::kernels());
+  return engine;
 }
 
 // What a call works with; the member is kept for as long as it is used.
@@ -447,7 +446,7 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     added->name = given.name;
     added->kernel = {added->name.c_str(), given.priority,     nullptr,
                      given.dtypes,        own(given.forward), own(given.backward)};
-    RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().add(&added->kernel));
     [[maybe_unused]] const AddedKernel* registrys = added.release();  // from now on
     return {};
   });
@@ -455,17 +454,17 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
 
 int32_t rueda_attention_use_kernel(const char* name, rueda_error* error) {
   return rueda::c_abi::guarded(
-      error, [&]() -> Status { return attention::use_kernel(name == nullptr ? "auto" : name); });
+      error, [&] { return rueda::c_abi::kernels().use(name == nullptr ? "auto" : name); });
 }
 
 int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim, char* name,
                                    size_t name_size, char* why, size_t why_size,
                                    rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    const auto queries = static_cast<rueda::DType>(q_dtype),
-               keys = static_cast<rueda::DType>(k_dtype);
-    RUEDA_RETURN_IF_ERROR(attention::check_kernel(queries, keys));
-    const attention::KernelChoice choice = attention::choose_kernel(queries, keys, head_dim);
+    const attention::KernelNeeds needs{static_cast<rueda::DType>(q_dtype),
+                                       static_cast<rueda::DType>(k_dtype), head_dim};
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().check(needs));
+    const attention::KernelChoice choice = rueda::c_abi::kernels().choose(needs);
     const auto fill = [](const std::string& text, char* to, size_t size) {
       if (to != nullptr && size > 0) std::snprintf(to, size, "%s", text.c_str());
     };

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "attention/kernel_registry.h"
 #include "attention/wire.h"
 #include "tests/attention/attention_world.h"
 
@@ -252,11 +251,11 @@ TEST_CASE("threads share a head where there are fewer heads than threads, exactl
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
     dtypes |= 1u << static_cast<int>(dtype);
   static const LocalKernel noted = {"noted", -1, nullptr, dtypes, noted_forward, noted_backward};
-  must(add_kernel(&noted));
-  must(use_kernel("noted"));
   const int64_t n = 1024;
   for (const Rank ranks : {1, 2}) {
     AttentionWorld world(ranks);
+    must(world.kernels().add(&noted));
+    must(world.kernels().use("noted"));
     AttentionSpec causal = simple(n, ranks, 2, 1, 64), window = causal, dilated = causal;
     window.mask.left = 300;
     window.layout = Layout::kStriped;
@@ -288,7 +287,6 @@ TEST_CASE("threads share a head where there are fewer heads than threads, exactl
       }
     }
   }
-  must(use_kernel("auto"));
 }
 
 TEST_CASE("memory per rank, counted, falls with the ranks and not with the sequence",
@@ -397,8 +395,8 @@ TEST_CASE("int8 is off by half a step of its block, and holds zeros and large nu
 TEST_CASE("every kernel of this machine gives the same attention, and one can be asked for",
           "[attention]") {
   AttentionWorld world(2);
-  for (const LocalKernel* kernel : kernels_here()) {
-    must(use_kernel(kernel->name));
+  for (const LocalKernel* kernel : world.kernels().here()) {
+    must(world.kernels().use(kernel->name));
     for (const int64_t d : {1, 31, 64, 80, 256}) {
       if (is_short() && d != 31 && d != 64) continue;
       AttentionSpec spec = simple(is_short() ? 100 : 430, 2, 4, 2, d);
@@ -413,20 +411,21 @@ TEST_CASE("every kernel of this machine gives the same attention, and one can be
       CHECK(errors.gradients() <= 8e-3);
     }
   }
-  const std::string refused = use_kernel("fastest").message();
+  const std::string refused = world.kernels().use("fastest").message();
   CHECK(refused.find("'fastest': this machine has auto") != std::string::npos);
   CHECK(refused.find("native") != std::string::npos);
   // A kernel that takes less than the call needs is refused by name.
   static const LocalKernel halves = {"halves", 1,      nullptr, 1u << int(DType::kFloat16),
                                      nullptr,  nullptr};
-  must(add_kernel(&halves));
-  CHECK_FALSE(add_kernel(&halves).ok());
-  must(use_kernel("halves"));
+  must(world.kernels().add(&halves));
+  CHECK_FALSE(world.kernels().add(&halves).ok());
+  must(world.kernels().use("halves"));
   const auto call = world.engine(0).forward(
       std::make_shared<AttentionPlan>(must(world.engine(0).plan(simple(8, 2, 1, 1, 8)))), 0, 1, {},
       nullptr);
   CHECK(call.status().message().find("'halves'") != std::string::npos);
-  must(use_kernel("auto"));
+  // Each has its own list.
+  CHECK(Kernels().use("halves").code() == Code::kInvalidArgument);
 }
 
 TEST_CASE("the same bits every time, whoever is late", "[attention]") {

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "attention/oracle.h"
+#include "tests/attention/oracle.h"
 #include "tests/attention/specs.h"
 
 namespace rueda::testing {

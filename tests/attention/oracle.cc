@@ -1,9 +1,10 @@
-#include "attention/oracle.h"
+#include "tests/attention/oracle.h"
 
 #include <cmath>
 #include <limits>
 
-namespace rueda::attention {
+namespace rueda::testing {
+using namespace attention;
 namespace {
 
 int64_t dilated_multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
@@ -143,4 +144,4 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
   return gradients;
 }
 
-}  // namespace rueda::attention
+}  // namespace rueda::testing
