@@ -17,6 +17,7 @@ struct Scratch {
   float* floats;
   std::vector<int32_t> q_rows, k_rows;
   std::vector<QueryHead> heads;
+  std::vector<float> slopes;
 };
 
 namespace {
@@ -65,12 +66,13 @@ bool continues(const Joined& one, const Joined& next) {
          a.head_end == b.head_end && a.head_step == b.head_step;
 }
 
-std::vector<Joined> joined_of(std::span<const Tile> tiles) {
+// joins: not where the places of queries matter even to who sees everything.
+std::vector<Joined> joined_of(std::span<const Tile> tiles, bool joins) {
   constexpr size_t kLookBack = 4;  // a zigzag shard has two runs of queries and two of keys
   std::vector<Joined> joined;
   for (const Tile& tile : tiles) {
     const Joined next{tile, tile.pairs == tile.q.count * tile.k.count};
-    const auto last = static_cast<std::ptrdiff_t>(std::min(joined.size(), kLookBack));
+    const auto last = static_cast<std::ptrdiff_t>(joins ? std::min(joined.size(), kLookBack) : 0);
     const auto found = std::find_if(joined.end() - last, joined.end(),
                                     [&](const Joined& one) { return continues(one, next); });
     if (found == joined.end()) {
@@ -117,6 +119,7 @@ void one_head(const AttentionPlan& plan, const LocalKernel& kernel, bool backwar
   KernelTile call;
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
+  call.softcap = static_cast<float>(spec.softcap);
   bool placed = false;
   for (const Joined& each : joined) {
     const Tile& whole = each.tile;
@@ -147,6 +150,13 @@ void one_head(const AttentionPlan& plan, const LocalKernel& kernel, bool backwar
           one.m = queries.m + narrow;
           one.l = queries.l + narrow;
         }
+      }
+      if (!spec.alibi_slopes.empty()) {
+        const int64_t first = std::max(head * plan.head_group(), plan.heads.q_begin);
+        const bool each = std::ssize(spec.alibi_slopes) > spec.heads;  // of each entry of the batch
+        const float* slopes = spec.alibi_slopes.data() + (each ? batch * spec.heads : 0) + first;
+        scratch.slopes.assign(slopes, slopes + count);
+        call.slopes = scratch.slopes.data();
       }
       call.heads = scratch.heads.data();
       call.head_count = count;
@@ -228,9 +238,10 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
              const QuerySide& queries, const KeySide& keys, const Means& means) {
   if (tiles.empty()) return;
   const LocalKernel& kernel = *means.kernels->find(
-      {plan.spec.dtype, keys.dtype, plan.spec.head_dim});
+      {plan.spec.dtype, keys.dtype, plan.spec.head_dim, plan.spec.changes_scores()});
   const Extent e = extent_of(tiles);
-  const std::vector<Joined> joined = joined_of(tiles);
+  const std::vector<Joined> joined =
+      joined_of(tiles, plan.spec.alibi_slopes.empty());
   const int64_t heads = e.head_end - e.head_begin;
   const int64_t jobs = plan.spec.batch * heads;
   const int64_t ranges = ranges_of(plan, backward, e, jobs, means.threads);

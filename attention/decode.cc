@@ -118,7 +118,7 @@ void compute_here(const DecodeSpec& s, const Means& means, const std::byte* q, c
   Means alone = means;
   alone.threads = 1;
   const bool is_little = keys * s.queries * s.heads * d < kFewestProducts;
-  const LocalKernel* const kernel = means.kernels->find({s.dtype, s.dtype, d});
+  const LocalKernel* const kernel = means.kernels->find({s.dtype, s.dtype, d, s.changes_scores()});
   std::vector<int32_t> q_rows(index(s.queries));
   for (int64_t i = 0; i < s.queries; ++i) q_rows[index(i)] = static_cast<int32_t>(i);
   // (chunk, KV head, query, head of the group)
@@ -150,6 +150,11 @@ void compute_here(const DecodeSpec& s, const Means& means, const std::byte* q, c
     tile.low = chunk.left < 0 ? -kUnlimited : -chunk.left;
     tile.high = s.causal ? 0 : kUnlimited;
     tile.scale = static_cast<float>(softmax_scale(s.scale, s.head_dim));
+    tile.softcap = static_cast<float>(s.softcap);
+    if (!s.alibi_slopes.empty()) {
+      const bool each = std::ssize(s.alibi_slopes) > s.heads;  // of each sequence
+      tile.slopes = &s.alibi_slopes[index((each ? chunk.sequence * s.heads : 0) + head * group)];
+    }
     tile.heads = heads.data();
     tile.head_count = group;
     tile.acc_stride = tile.ml_stride = group * rows.width;
@@ -259,6 +264,7 @@ Status check(const DecodeSpec& s) {
   if (s.global_tokens > 0 && s.left < 0)
     return wrong("global_tokens says what is seen beyond a window; there is none");
   if (!std::isfinite(s.scale)) return wrong("the scale is not finite");
+  RUEDA_RETURN_IF_ERROR(check_score_changes(s.softcap, s.alibi_slopes, s.batch, s.heads));
   if (!s.sinks.empty() && static_cast<int64_t>(s.sinks.size()) != s.heads)
     return wrong("there are " + std::to_string(s.sinks.size()) +
                  " sinks, expected one for each of " + std::to_string(s.heads) + " heads");
@@ -323,6 +329,8 @@ uint64_t hash_of(const DecodeSpec& s) {
   }
   const double scale = softmax_scale(s.scale, s.head_dim);
   hash.bytes(&scale, sizeof scale);
+  hash.bytes(&s.softcap, sizeof s.softcap);
+  hash.list(s.alibi_slopes);
   hash.list(s.lengths);
   hash.list(s.sinks);
   return hash.value;

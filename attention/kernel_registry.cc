@@ -22,7 +22,8 @@ void native_backward(const KernelTile& tile, float* scratch) {
 constexpr LocalKernel kNative = {
     "native",       10,
     nullptr,        bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
-    native_forward, native_backward};
+    native_forward, native_backward,
+    true};
 
 bool multiplies_bf16() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -42,7 +43,9 @@ constexpr LocalKernel kAten = {
     aten_forward,   aten_backward};
 
 bool takes(const LocalKernel* kernel, const KernelNeeds& needs) {
-  return (kernel->dtypes & bit_of(needs.queries)) != 0 && (kernel->dtypes & bit_of(needs.keys)) != 0;
+  return (kernel->dtypes & bit_of(needs.queries)) != 0 &&
+         (kernel->dtypes & bit_of(needs.keys)) != 0 &&
+         (!needs.changes_scores || kernel->changes_scores);
 }
 
 bool is_available(const LocalKernel* kernel) {
@@ -109,7 +112,8 @@ const KernelChoice& Kernels::fastest(const KernelNeeds& needs) const {
   const std::lock_guard lock(timing_);
   // Kernels may have been added since.
   const auto [place, is_new] =
-      known_.try_emplace({needs.queries, needs.keys, width, all.size()});
+      known_.try_emplace(
+      {needs.queries, needs.keys, width, needs.changes_scores, all.size()});
   KernelChoice& choice = place->second;
   if (!is_new) return choice;
   const std::vector<double> seconds = time_kernels(all, needs.queries, needs.keys, width);
@@ -153,6 +157,12 @@ KernelChoice Kernels::choose(const KernelNeeds& needs) const {
 Status Kernels::check(const KernelNeeds& needs) const {
   const LocalKernel* forced = forced_;
   if (forced == nullptr || takes(forced, needs)) return {};
+  KernelNeeds plain = needs;
+  plain.changes_scores = false;
+  if (takes(forced, plain)) {
+    return invalid_argument(std::string("attention: the kernel '") + forced->name +
+                            "' (RUEDA_ATTENTION_KERNEL) has no softcap and no ALiBi; auto does");
+  }
   return invalid_argument(std::string("attention: the kernel '") + forced->name +
                           "' (RUEDA_ATTENTION_KERNEL) does not take " + name_of(needs.queries) +
                           " queries with " + name_of(needs.keys) + " keys; auto does");

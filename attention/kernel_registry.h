@@ -26,7 +26,8 @@ namespace rueda::attention {
 // What is asked of a kernel.
 struct KernelNeeds {
   DType queries = DType::kFloat32, keys = DType::kFloat32;
-  int64_t head_dim = 0;  // matters where kernels are measured
+  int64_t head_dim = 0;         // matters where kernels are measured
+  bool changes_scores = false;  // softcap or ALiBi
 };
 
 // A kernel, and why it is this one, for people.
@@ -67,7 +68,7 @@ class Kernels {
   std::atomic<bool> measured_{false};  // whatever the dtypes
   // Of each class, and of how many kernels there were; guarded. Nothing is ever taken away.
   mutable std::mutex timing_;
-  mutable std::map<std::tuple<DType, DType, int64_t, size_t>, KernelChoice> known_;
+  mutable std::map<std::tuple<DType, DType, int64_t, bool, size_t>, KernelChoice> known_;
 };
 
 }  // namespace rueda::attention

@@ -39,6 +39,12 @@ Status require(Pointer pointer, const char* what) {
   return rueda::invalid_argument(std::string("attention: ") + what + " is NULL");
 }
 
+Result<std::vector<float>> slopes(const float* values, int64_t count) {
+  if (count <= 0) return std::vector<float>();
+  RUEDA_RETURN_IF_ERROR(require(values, "alibi_slopes"));
+  return std::vector<float>(values, values + count);
+}
+
 Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   if (spec == nullptr) return rueda::invalid_argument("no attention spec (NULL)");
   rueda_attention_spec c = RUEDA_ATTENTION_SPEC_INIT;
@@ -73,6 +79,8 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   result.gather_first = c.gather_first != 0;
   result.chunk_tokens = c.chunk_tokens;
   result.scale = c.scale;
+  result.softcap = c.softcap;
+  RUEDA_ASSIGN_OR_RETURN(result.alibi_slopes, slopes(c.alibi_slopes, c.alibi_count));
   result.mask.causal = c.causal != 0;
   result.mask.left = c.left;
   result.mask.right = c.right;
@@ -115,6 +123,8 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
   result.left = c.left;
   result.global_tokens = c.global_tokens;
   result.scale = c.scale;
+  result.softcap = c.softcap;
+  RUEDA_ASSIGN_OR_RETURN(result.alibi_slopes, slopes(c.alibi_slopes, c.alibi_count));
   result.lengths = list(c.lengths, c.batch);
   if (c.sinks != nullptr && c.heads > 0) result.sinks.assign(c.sinks, c.sinks + c.heads);
   result.sequences = c.sequences;
@@ -169,7 +179,8 @@ static_assert(sizeof(rueda_attention_tile) == sizeof(KernelTile) &&
               offsetof(rueda_attention_tile, scale) == offsetof(KernelTile, scale) &&
               offsetof(rueda_attention_tile, heads) == offsetof(KernelTile, heads) &&
               offsetof(rueda_attention_tile, k) == offsetof(KernelTile, k) &&
-              offsetof(rueda_attention_tile, dkv_stride) == offsetof(KernelTile, dkv_stride));
+              offsetof(rueda_attention_tile, dkv_stride) == offsetof(KernelTile, dkv_stride) &&
+              offsetof(rueda_attention_tile, slopes) == offsetof(KernelTile, slopes));
 
 using KernelFunction = void (*)(const KernelTile&, float*);
 // A reference is passed as a pointer is.
@@ -445,7 +456,8 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     auto added = std::make_unique<AddedKernel>();
     added->name = given.name;
     added->kernel = {added->name.c_str(), given.priority,     nullptr,
-                     given.dtypes,        own(given.forward), own(given.backward)};
+                     given.dtypes,        own(given.forward), own(given.backward),
+                     given.changes_scores != 0};
     RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().add(&added->kernel));
     [[maybe_unused]] const AddedKernel* registrys = added.release();  // from now on
     return {};

@@ -69,6 +69,88 @@ TEST_CASE("every scheme, mask and size is exact, forward and backward", "[attent
   }
 }
 
+TEST_CASE("softcap and ALiBi are exact with every scheme, mask and size", "[attention]") {
+  const int trials = is_short() ? 6 : 30;
+  for (const Rank ranks : {1, 2, 3, 4}) {
+    if (is_short() && ranks == 4) continue;
+    AttentionWorld world(ranks);
+    for (int trial = 0; trial < trials; ++trial) {
+      const auto seed = static_cast<uint64_t>(ranks * 1000 + trial + 77000);
+      SpecMaker maker(seed);
+      AttentionSpec spec = maker.spec(90, 1);
+      spec.ranks = ranks;
+      if (trial % 3 == 0) spec.ulysses = ranks == 4 && trial % 2 == 0 ? 2 : ranks;
+      spec.head_dim = maker.one_of<int64_t>({7, 16, 32, 33, 64});
+      maker.change_scores(&spec);
+      check_exact(&world, spec, seed);
+    }
+  }
+}
+
+TEST_CASE("softcap and ALiBi with 16 bits and compressed keys, on every instruction set",
+          "[attention]") {
+  const std::string before = kernels::active_target();
+  for (const std::string& target : kernels::available_targets()) {
+    kernels::use_target(target);
+    for (const auto& [dtype, wire] : {std::pair{DType::kFloat32, DType::kFloat32},
+                                      {DType::kFloat32, DType::kInt8},
+                                      {DType::kBFloat16, DType::kBFloat16}}) {
+      AttentionWorld world(2);
+      AttentionSpec spec = simple(is_short() ? 250 : 601, 2, 2, 1, 24);
+      spec.dtype = dtype;
+      spec.kv_wire = wire;
+      spec.softcap = 1.5;
+      spec.alibi_slopes = {0.25f, 0.03125f};
+      if (wire == DType::kInt8) spec.rotate_backward = Rotate::kKeysAndValues;
+      const Problem problem = make_problem(spec, 8);
+      const Errors errors = errors_of(problem, world.solve(problem));
+      INFO(target << ", " << name_of(dtype) << " as " << name_of(wire));
+      const bool exact = dtype == DType::kFloat32 && wire == DType::kFloat32;
+      CHECK(errors.out <= (exact ? 1e-6 : 1.5e-2));
+      CHECK(errors.gradients() <= (exact ? 2e-6 : 3e-2));
+    }
+  }
+  kernels::use_target(before);
+}
+
+TEST_CASE("ranks whose softcap or slopes differ are told so, and kernels without them refuse",
+          "[attention]") {
+  AttentionWorld world(2);
+  for (const int kind : {0, 1}) {
+    const auto messages = world.runtimes().run([&](Rank rank, engine::Runtime&) -> std::string {
+      AttentionSpec spec = simple(64, 2, 2, 2, 8);
+      if (kind == 0) spec.softcap = 10 + rank;
+      if (kind == 1) spec.alibi_slopes = {0.5f, 0.25f + static_cast<float>(rank)};
+      try {
+        run_rank(&world.engine(rank), make_problem(spec, 1), rank);
+      } catch (const Failure& failure) {
+        return failure.what();
+      }
+      return "nothing was wrong";
+    });
+    for (const std::string& message : messages)
+      CHECK(message.find("same arguments") != std::string::npos);
+  }
+  AttentionSpec spec = simple(8, 1, 2, 2, 8);
+  spec.softcap = -1;
+  CHECK(make_plan(spec, 0).status().message().find("softcap is -1") != std::string::npos);
+  spec.softcap = 5;
+  spec.alibi_slopes = {1};
+  CHECK(make_plan(spec, 0).status().message().find("1 ALiBi slopes") != std::string::npos);
+  spec.alibi_slopes.clear();
+  static const LocalKernel plain = {"plain", 50,      nullptr, 1u << int(DType::kFloat32),
+                                    nullptr, nullptr};
+  Kernels kernels;
+  must(kernels.add(&plain));
+  CHECK(std::string(kernels.find({DType::kFloat32, DType::kFloat32, 8, true})->name) == "native");
+  must(kernels.use("plain"));
+  Engine alone(nullptr, &kernels);
+  const auto call = alone.forward(
+      std::make_shared<AttentionPlan>(must(alone.plan(spec))), 0, 1, {}, nullptr, true);
+  CHECK(call.status().message().find("'plain'") != std::string::npos);
+  CHECK(call.status().message().find("softcap") != std::string::npos);
+}
+
 TEST_CASE("head sizes 32 to 256 and odd ones are exact", "[attention]") {
   AttentionWorld world(2);
   for (const int64_t d : {1, 20, 32, 64, 80, 96, 128, 160, 255, 256}) {
