@@ -1,15 +1,9 @@
 #include "attention/compute.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
-#include <thread>
-
-#include "attention/kernel_registry.h"
 
 namespace rueda::attention {
 
@@ -23,6 +17,7 @@ struct Scratch {
   float* floats;
   std::vector<int32_t> q_rows, k_rows;
   std::vector<QueryHead> heads;
+  std::vector<float> slopes;
 };
 
 namespace {
@@ -32,7 +27,7 @@ struct Block {
   int64_t q_begin = 0, q_end = kUnlimited, k_begin = 0, k_end = kUnlimited;
 };
 
-// Scratch that no thread uses: threads come and go, and fresh memory costs more than a small tile.
+// Scratch that no call uses: fresh memory costs more than a small tile.
 class ScratchPool {
  public:
   std::unique_ptr<Scratch> take() {
@@ -71,12 +66,13 @@ bool continues(const Joined& one, const Joined& next) {
          a.head_end == b.head_end && a.head_step == b.head_step;
 }
 
-std::vector<Joined> joined_of(std::span<const Tile> tiles) {
+// joins: not where the places of queries matter even to who sees everything.
+std::vector<Joined> joined_of(std::span<const Tile> tiles, bool joins) {
   constexpr size_t kLookBack = 4;  // a zigzag shard has two runs of queries and two of keys
   std::vector<Joined> joined;
   for (const Tile& tile : tiles) {
     const Joined next{tile, tile.pairs == tile.q.count * tile.k.count};
-    const auto last = static_cast<std::ptrdiff_t>(std::min(joined.size(), kLookBack));
+    const auto last = static_cast<std::ptrdiff_t>(joins ? std::min(joined.size(), kLookBack) : 0);
     const auto found = std::find_if(joined.end() - last, joined.end(),
                                     [&](const Joined& one) { return continues(one, next); });
     if (found == joined.end()) {
@@ -112,18 +108,18 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
 }
 
 // All tiles of one batch and KV head, as far as they lie in the block.
-void one_head(const AttentionPlan& plan, bool backward, std::span<const Joined> joined,
-              const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head,
+void one_head(const AttentionPlan& plan, const LocalKernel& kernel, bool backward,
+              std::span<const Joined> joined, const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head,
               const Block& block, Scratch* own) {
   Scratch& scratch = *own;
   const AttentionSpec& spec = plan.spec;
   const auto q_bytes = static_cast<int64_t>(size_of(spec.dtype));
   const auto k_bytes = static_cast<int64_t>(size_of(keys.dtype));
   const int64_t count = plan.heads.queries_of(head, plan.head_group());
-  const LocalKernel* kernel = kernel_for(spec.dtype, keys.dtype, spec.head_dim);
   KernelTile call;
   call.head_dim = spec.head_dim;
   call.scale = static_cast<float>(spec.softmax_scale());
+  call.softcap = static_cast<float>(spec.softcap);
   bool placed = false;
   for (const Joined& each : joined) {
     const Tile& whole = each.tile;
@@ -155,6 +151,13 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Joined> 
           one.l = queries.l + narrow;
         }
       }
+      if (!spec.alibi_slopes.empty()) {
+        const int64_t first = std::max(head * plan.head_group(), plan.heads.q_begin);
+        const bool each = std::ssize(spec.alibi_slopes) > spec.heads;  // of each entry of the batch
+        const float* slopes = spec.alibi_slopes.data() + (each ? batch * spec.heads : 0) + first;
+        scratch.slopes.assign(slopes, slopes + count);
+        call.slopes = scratch.slopes.data();
+      }
       call.heads = scratch.heads.data();
       call.head_count = count;
       call.acc_stride = stride;
@@ -181,7 +184,7 @@ void one_head(const AttentionPlan& plan, bool backward, std::span<const Joined> 
     call.q_step = tile.q_step;
     call.k_pos = tile.k_pos;
     call.k_step = tile.k_step;
-    (backward ? kernel->backward : kernel->forward)(call, scratch.floats);
+    (backward ? kernel.backward : kernel.forward)(call, scratch.floats);
   }
 }
 
@@ -231,45 +234,23 @@ KernelScratch::KernelScratch() : scratch_(scratch_pool().take()) {}
 KernelScratch::~KernelScratch() { scratch_pool().give(std::move(scratch_)); }
 float* KernelScratch::floats() const { return scratch_->floats; }
 
-void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn) {
-  const int64_t helpers = std::min<int64_t>(threads, count) - 1;
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr trouble;  // the first
-  const auto work = [&] {
-    try {
-      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) fn(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (trouble == nullptr) trouble = std::current_exception();
-    }
-  };
-  std::vector<std::thread> others;
-  others.reserve(static_cast<size_t>(std::max<int64_t>(0, helpers)));
-  try {
-    for (int64_t i = 0; i < helpers; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads here: those that there are compute everything.
-  }
-  work();
-  for (std::thread& thread : others) thread.join();
-  if (trouble != nullptr) std::rethrow_exception(trouble);
-}
-
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
-             const QuerySide& queries, const KeySide& keys, int threads) {
+             const QuerySide& queries, const KeySide& keys, const Means& means) {
   if (tiles.empty()) return;
+  const LocalKernel& kernel = *means.kernels->find(
+      {plan.spec.dtype, keys.dtype, plan.spec.head_dim, plan.spec.changes_scores()});
   const Extent e = extent_of(tiles);
-  const std::vector<Joined> joined = joined_of(tiles);
+  const std::vector<Joined> joined =
+      joined_of(tiles, plan.spec.alibi_slopes.empty());
   const int64_t heads = e.head_end - e.head_begin;
   const int64_t jobs = plan.spec.batch * heads;
-  const int64_t ranges = ranges_of(plan, backward, e, jobs, threads);
+  const int64_t ranges = ranges_of(plan, backward, e, jobs, means.threads);
   // Forward: a range of queries has sums of its own. Backward: in turn p, range i of the queries
   // meets range i ^ p of the keys, so that no two threads add to the same row, and each row's sums
   // come in one order.
   const int64_t turns = backward ? ranges : 1;
   for (int64_t turn = 0; turn < turns; ++turn) {
-    in_parallel(jobs * ranges, threads, [&](int64_t number) {
+    in_parallel(means, jobs * ranges, [&](int64_t number) {
       const int64_t job = number / ranges, range = number % ranges;
       Block block;
       if (ranges > 1) {
@@ -281,7 +262,7 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
         block.k_end = range_begin(e.k_begin, e.k_end, (range ^ turn) + 1, ranges);
       }
       const KernelScratch scratch;
-      one_head(plan, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
+      one_head(plan, kernel, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
                block, &*scratch);
     });
   }

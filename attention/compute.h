@@ -2,12 +2,12 @@
 // over threads.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 
 #include "attention/geometry.h"
 #include "attention/local_kernel.h"
+#include "attention/means.h"
 
 namespace rueda::attention {
 
@@ -35,7 +35,7 @@ struct KeySide {
 };
 
 void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> tiles,
-             const QuerySide& queries, const KeySide& keys, int threads);
+             const QuerySide& queries, const KeySide& keys, const Means& means);
 
 // Scratch for one kernel call at a time, out of what earlier calls have left.
 struct Scratch;
@@ -52,10 +52,7 @@ class KernelScratch {
   std::unique_ptr<Scratch> scratch_;
 };
 
-// Pairs x head_dim: what the start of a thread costs.
+// Pairs x head_dim: below, threads that share the work cost more than they save.
 inline constexpr int64_t kFewestProducts = int64_t{1} << 21;
-
-// fn(i) for i < count, each once, on up to `threads` threads. Throws what the first fn threw.
-void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& fn);
 
 }  // namespace rueda::attention

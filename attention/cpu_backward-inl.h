@@ -8,6 +8,7 @@
 #endif
 
 #include "attention/cpu_blocks-inl.h"
+#include "attention/cpu_scores-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,6 +38,8 @@ void backward(const KernelTile& tile, float* scratch) {
   float* p = dq + kBackQueries * padded;
   float* dp = p + kBackQueries * kKeys;
   float* row_buffer = dp + kBackQueries * kKeys;
+  float* slopes = row_buffer + 4 * padded;  // of changed scores
+  const bool changes = changes_scores(tile);
   Seen seen[kBackQueries];
   for (int64_t block = 0; block < tile.keys; block += kKeys) {
     const int64_t block_keys = min(kKeys, tile.keys - block);
@@ -95,6 +98,7 @@ void backward(const KernelTile& tile, float* scratch) {
           const float fold = some ? fold_of(head, row * tile.ml_stride) : 0.0f;
           const V delta = hn::Set(d, some ? head.delta[row * tile.ml_stride] * fold : 0.0f);
           const int64_t from = some ? seen[i].from : 0, to = some ? seen[i].to : 0;
+          if (changes && some) change_row(tile, h, start + i, block, begin, end, s, slopes);
           for (int64_t j = begin; j < end; j += kLanes) {
             if (j >= to || j + kLanes <= from) {
               store(hn::Zero(d), s + j);
@@ -111,6 +115,8 @@ void backward(const KernelTile& tile, float* scratch) {
             store(x, s + j);
             store(y, t + j);
           }
+          for (int64_t j = begin; changes && some && j < end; j += kLanes)
+            store(hn::Mul(load(t + j), load(slopes + j)), t + j);
         }
         for (int64_t key = begin; key < end; key += kRows) {
           multiply_wide<true>(p + key, 1, kKeys, douts, padded, rows, dv + key * padded, padded,

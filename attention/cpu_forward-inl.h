@@ -8,6 +8,7 @@
 #endif
 
 #include "attention/cpu_blocks-inl.h"
+#include "attention/cpu_scores-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -106,6 +107,7 @@ void forward(const KernelTile& tile, float* scratch) {
   float* acc = queries + kTileQueries * padded;
   float* scores = acc + kTileQueries * padded;
   float* row_buffer = scores + kTileQueries * kKeys;
+  const bool changes = changes_scores(tile);
   Seen seen[kTileQueries];
   float m[kTileQueries], l[kTileQueries];
   for (int64_t block = 0; block < tile.keys; block += kBlockKeys) {
@@ -166,6 +168,8 @@ void forward(const KernelTile& tile, float* scratch) {
             if (group[g].from >= group[g].to) continue;
             const int64_t begin = group[g].from / kLanes * kLanes;
             const int64_t end = round_up(group[g].to, kLanes);
+            for (int64_t i = g * kRows; changes && i < min((g + 1) * kRows, rows); ++i)
+              change_row(tile, h, start + i, block + part, begin, end, scores + i * kKeys, nullptr);
             softmax_rows(scores + g * kRows * kKeys, begin, end, seen + g * kRows, part,
                          m + g * kRows, l + g * kRows, sums + g * kRows * sums_stride, sums_stride,
                          padded);

@@ -8,7 +8,6 @@
 
 #include "attention/compute.h"
 #include "attention/hash.h"
-#include "attention/kernel_registry.h"
 #include "attention/spec.h"
 #include "attention/sums.h"
 #include "collectives/kernels/kernels.h"
@@ -101,7 +100,7 @@ void number_rows(const DecodeSpec& s, const Chunk& chunk, std::vector<int32_t>* 
 }
 
 // Partial results of all rows over this rank's keys.
-void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const std::byte* k,
+void compute_here(const DecodeSpec& s, const Means& means, const std::byte* q, const std::byte* k,
                   const std::byte* v, Link* link, float* partial) {
   const Rows rows(s);
   const int64_t d = s.head_dim, group = s.heads / s.kv_heads, some = s.queries * group;
@@ -116,14 +115,16 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
     number_rows(s, chunks[c], &places[c]);
     keys += chunks[c].end - chunks[c].begin;
   }
-  if (keys * s.queries * s.heads * d < kFewestProducts) threads = 1;
-  const LocalKernel* const kernel = kernel_for(s.dtype, s.dtype, d);
+  Means alone = means;
+  alone.threads = 1;
+  const bool is_little = keys * s.queries * s.heads * d < kFewestProducts;
+  const LocalKernel* const kernel = means.kernels->find({s.dtype, s.dtype, d, s.changes_scores()});
   std::vector<int32_t> q_rows(index(s.queries));
   for (int64_t i = 0; i < s.queries; ++i) q_rows[index(i)] = static_cast<int32_t>(i);
   // (chunk, KV head, query, head of the group)
   const auto jobs = static_cast<int64_t>(chunks.size()) * s.kv_heads;
   float* const parts = take_floats(link, jobs * some * rows.width);
-  in_parallel(jobs, threads, [&](int64_t job) {
+  in_parallel(is_little ? alone : means, jobs, [&](int64_t job) {
     const int64_t c = job / s.kv_heads, head = job % s.kv_heads;
     const Chunk& chunk = chunks[index(c)];
     float* const mine = parts + job * some * rows.width;
@@ -149,6 +150,11 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
     tile.low = chunk.left < 0 ? -kUnlimited : -chunk.left;
     tile.high = s.causal ? 0 : kUnlimited;
     tile.scale = static_cast<float>(softmax_scale(s.scale, s.head_dim));
+    tile.softcap = static_cast<float>(s.softcap);
+    if (!s.alibi_slopes.empty()) {
+      const bool each = std::ssize(s.alibi_slopes) > s.heads;  // of each sequence
+      tile.slopes = &s.alibi_slopes[index((each ? chunk.sequence * s.heads : 0) + head * group)];
+    }
     tile.heads = heads.data();
     tile.head_count = group;
     tile.acc_stride = tile.ml_stride = group * rows.width;
@@ -159,7 +165,7 @@ void compute_here(const DecodeSpec& s, int threads, const std::byte* q, const st
   });
   // A row's chunks, in order.
   const bool is_much = jobs * some * rows.width >= kFewestProducts;
-  in_parallel(s.kv_heads, is_much ? threads : 1, [&](int64_t head) {
+  in_parallel(is_much && !is_little ? means : alone, s.kv_heads, [&](int64_t head) {
     for (size_t c = 0; c < chunks.size(); ++c) {
       const float* part = parts + (static_cast<int64_t>(c) * s.kv_heads + head) * some * rows.width;
       for (int64_t i = 0; i < s.queries; ++i) {
@@ -258,6 +264,7 @@ Status check(const DecodeSpec& s) {
   if (s.global_tokens > 0 && s.left < 0)
     return wrong("global_tokens says what is seen beyond a window; there is none");
   if (!std::isfinite(s.scale)) return wrong("the scale is not finite");
+  RUEDA_RETURN_IF_ERROR(check_score_changes(s.softcap, s.alibi_slopes, s.batch, s.heads));
   if (!s.sinks.empty() && static_cast<int64_t>(s.sinks.size()) != s.heads)
     return wrong("there are " + std::to_string(s.sinks.size()) +
                  " sinks, expected one for each of " + std::to_string(s.heads) + " heads");
@@ -271,7 +278,7 @@ Status check(const DecodeSpec& s) {
                    ": it counts the " + std::to_string(s.queries) +
                    " new tokens of the queries, or is 0 where there is no sequence");
   }
-  return check_kernel(s.dtype, s.dtype);
+  return {};
 }
 
 Status check_own(const DecodeSpec& s) {
@@ -322,12 +329,14 @@ uint64_t hash_of(const DecodeSpec& s) {
   }
   const double scale = softmax_scale(s.scale, s.head_dim);
   hash.bytes(&scale, sizeof scale);
+  hash.bytes(&s.softcap, sizeof s.softcap);
+  hash.list(s.alibi_slopes);
   hash.list(s.lengths);
   hash.list(s.sinks);
   return hash.value;
 }
 
-Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors& t) {
+Status decode(const DecodeSpec& s, Link* link, const Means& means, const DecodeTensors& t) {
   const Rows rows(s);
   const int64_t d = s.head_dim, width = rows.width;
   const auto bytes = static_cast<int64_t>(size_of(s.dtype));
@@ -358,7 +367,7 @@ Status decode(const DecodeSpec& s, Link* link, int threads, const DecodeTensors&
   RUEDA_RETURN_IF_ERROR(
       parts.receive([&](Rank peer) -> Bytes { return {as_bytes(from(peer)), count * width * 4}; }));
   float* const partial = take_floats(link, rows.all() * width);
-  compute_here(s, threads, q, t.k, t.v, link, partial);
+  compute_here(s, means, q, t.k, t.v, link, partial);
   RUEDA_RETURN_IF_ERROR(link->check_aborted());
   RUEDA_RETURN_IF_ERROR(parts.send([&](Rank peer) -> Bytes {
     return {as_bytes(partial + rows.begin(peer) * width), rows.count(peer) * width * 4};

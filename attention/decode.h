@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attention/link.h"
+#include "attention/means.h"
 #include "collectives/base/types.h"
 
 namespace rueda::attention {
@@ -37,6 +38,8 @@ struct DecodeSpec {
   int64_t left = -1;          // window: keys at most so many tokens before the query; -1: all
   int64_t global_tokens = 0;  // the first so many keys are seen whatever the window
   double scale = 0;           // of the scores; 0: head_dim ^ -0.5
+  double softcap = 0;         // as AttentionSpec's
+  std::vector<float> alibi_slopes;
   // Tokens of each sequence on all ranks, the new ones included; 0: of none, its result is 0.
   std::vector<int64_t> lengths;
   std::vector<float> sinks;  // of each head, a score without a value; empty: none
@@ -46,6 +49,8 @@ struct DecodeSpec {
   // sequence i is block i.
   int64_t blocks = 0, block_tokens = 0, table_blocks = 0;
   std::vector<int32_t> block_table;
+
+  bool changes_scores() const { return softcap != 0 || !alibi_slopes.empty(); }
 };
 
 // Says what is wrong with what all ranks have alike; and with what is this rank's.
@@ -64,6 +69,7 @@ struct DecodeTensors {
 };
 
 // A spec that was checked. Errors name the exchange and the peer.
-Status decode(const DecodeSpec& spec, Link* link, int threads, const DecodeTensors& tensors);
+Status decode(const DecodeSpec& spec, Link* link, const Means& means,
+              const DecodeTensors& tensors);
 
 }  // namespace rueda::attention

@@ -1,9 +1,8 @@
 #include "attention/engine.h"
 
 #include <algorithm>
-#include <system_error>
+#include <thread>
 
-#include "attention/kernel_registry.h"
 #include "attention/program_check.h"
 #include "attention/wire.h"
 #include "collectives/base/float_mode.h"
@@ -23,17 +22,8 @@ Result<engine::ProcessSetPtr> set_of(const engine::Runtime& runtime, uint32_t id
 
 }  // namespace
 
-Call::~Call() {
-  if (!thread_.joinable()) return;
-  // The thread itself may be the last to let go.
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
-}
-
 Engine::~Engine() {
+  if (workers_.is_forked()) return;
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return running_ == 0; });
 }
@@ -63,16 +53,17 @@ Status Engine::check_once(const AttentionPlan& plan) {
   return {};
 }
 
-Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, Body body,
-                              bool inline_call) {
-  RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, plan.spec.dtype));
-  RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, computed_as(plan.spec)));
+Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, int threads,
+                              Body body, bool inline_call) {
+  for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
+    RUEDA_RETURN_IF_ERROR(kernels_->check(
+        {plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
   RUEDA_RETURN_IF_ERROR(check_once(plan));
-  return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, std::move(body),
-               inline_call);
+  return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, threads,
+               std::move(body), inline_call);
 }
 
-Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, Body body,
+Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
                               bool inline_call) {
   auto call = std::make_shared<Call>();
   Link::Place place;
@@ -101,38 +92,39 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, Body
     std::erase_if(left_over_, [](const auto& link) { return link->idle(); });
   }
   auto link = std::make_shared<Link>(std::move(place), call->aborted_);
-  const auto run = [this, call, link = std::move(link), body = std::move(body)] {
+  const Means means{threads_of(threads), kernels_, &workers_};
+  const auto run = [this, call, means, link = std::move(link), body = std::move(body)] {
     const DefaultFloatMode mode;
-    Status status;
     try {
-      status = body(link.get());
+      call->outcome_ = body(link.get(), means);
     } catch (const std::bad_alloc&) {
-      status = {Code::kResourceExhausted, "attention: out of memory"};
+      call->outcome_ = {Code::kResourceExhausted, "attention: out of memory"};
     } catch (const std::exception& e) {
-      status = internal_error(std::string("attention: ") + e.what());
+      call->outcome_ = internal_error(std::string("attention: ") + e.what());
     }
     call->workspace_ = link->taken_at_most();
-    call->complete(std::move(status));
+    if (link->idle()) return;
     const std::lock_guard lock(mutex_);
-    if (!link->idle()) left_over_.push_back(link);
+    left_over_.push_back(link);
+  };
+  const auto leave = [this] {
+    const std::lock_guard lock(mutex_);
     if (--running_ == 0) ended_.notify_all();
+  };
+  // The next call of who waited finds this one's thread free.
+  const auto ended = [call, leave] {
+    call->complete(std::move(call->outcome_));
+    leave();
   };
   if (inline_call) {
     run();
+    ended();
     return call;
   }
-  // The thread keeps the call until it has ended.
-  try {
-    std::thread thread(run);
-    const std::lock_guard lock(call->thread_mutex_);
-    call->thread_ = std::move(thread);
-  } catch (const std::system_error& e) {
-    const std::lock_guard lock(mutex_);
-    if (--running_ == 0) ended_.notify_all();
-    return Status{Code::kResourceExhausted,
-                  std::string("attention: no thread for the call: ") + e.what()};
-  }
-  return call;
+  const Status started = workers_.start({run, ended});
+  if (started.ok()) return call;
+  leave();
+  return started.with_message("attention: no thread for the call: " + started.message());
 }
 
 Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
@@ -140,9 +132,9 @@ Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint3
                                 std::shared_ptr<Saved> saved, bool inline_call) {
   const AttentionPlan& known = *plan;
   return start(
-      known, process_set,
-      [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
-          Link* link) { return attention::forward(*plan, link, threads, tensors, saved.get()); },
+      known, process_set, threads,
+      [plan = std::move(plan), tensors, saved = std::move(saved)](
+          Link* link, const Means& means) { return attention::forward(*plan, link, means, tensors, saved.get()); },
       inline_call);
 }
 
@@ -151,9 +143,9 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
                                  std::shared_ptr<const Saved> saved, bool inline_call) {
   const AttentionPlan& known = *plan;
   return start(
-      known, process_set,
-      [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
-          Link* link) { return attention::backward(*plan, link, threads, tensors, saved.get()); },
+      known, process_set, threads,
+      [plan = std::move(plan), tensors, saved = std::move(saved)](
+          Link* link, const Means& means) { return attention::backward(*plan, link, means, tensors, saved.get()); },
       inline_call);
 }
 
@@ -167,15 +159,16 @@ Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int thread
     spec.rank = *set->place;
   }
   Status wrong = check(spec);
+  if (wrong.ok()) wrong = kernels_->check(
+        {spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
   if (wrong.ok()) wrong = check_own(spec);
   // The others are told by a message that is none of theirs.
   const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
   const bool inline_call = spec.ranks == 1;
   return start(
-      meeting, process_set,
-      [spec = std::move(spec), wrong = std::move(wrong), threads = threads_of(threads),
-       tensors](Link* link) {
-        if (wrong.ok()) return attention::decode(spec, link, threads, tensors);
+      meeting, process_set, threads,
+      [spec = std::move(spec), wrong = std::move(wrong), tensors](Link* link, const Means& means) {
+        if (wrong.ok()) return attention::decode(spec, link, means, tensors);
         for (Rank peer = 0; peer < spec.ranks; ++peer) {
           if (peer == spec.rank) continue;
           for (const bool answer : {false, true}) {

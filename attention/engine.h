@@ -1,11 +1,11 @@
-// Engine: distributed attention of one rank, on its Runtime. Calls run on a thread of their own and
-// can be waited for, tested and aborted.
+// Engine: distributed attention of one rank, on its Runtime. Calls run on threads that it keeps
+// (workers.h) and can be waited for, tested and aborted.
 //
 // Threads:   any. All ranks of a process set start their calls in the same order.
-// Ownership: borrows the runtime, which outlives every call, and a call's tensors until it has
-// ended.
+// Ownership: borrows the kernels, the runtime, which outlives every call, and a call's tensors
+//            until it has ended.
 // End:       the destructor waits for calls under way; shut the runtime down first, so that they
-//            end.
+//            end. In a forked child it waits for nothing.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <thread>
+#include <vector>
 
 #include "attention/decode.h"
 #include "attention/executor.h"
@@ -27,7 +27,6 @@ namespace rueda::attention {
 class Call final : public engine::Completion {
  public:
   Call() : Completion("attention") {}
-  ~Call() override;
   // Ends the call on this rank soon; its peers get an error when this rank leaves. What it would
   // have written is unspecified.
   void abort() { aborted_->store(true, std::memory_order_relaxed); }
@@ -37,9 +36,8 @@ class Call final : public engine::Completion {
  private:
   friend class Engine;
   int64_t workspace_ = 0;
+  Status outcome_;
   std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
-  std::mutex thread_mutex_;
-  std::thread thread_;
 };
 using CallPtr = std::shared_ptr<Call>;
 
@@ -47,8 +45,8 @@ class Engine {
  public:
   // runtime null: rank 0 of 1. check_programs: before a plan runs for the first time, all ranks'
   // programs are checked (program_check.h); a call whose programs are wrong fails.
-  explicit Engine(engine::Runtime* runtime, bool check_programs = false)
-      : runtime_(runtime), check_programs_(check_programs) {}
+  Engine(engine::Runtime* runtime, const Kernels* kernels, bool check_programs = false)
+      : runtime_(runtime), kernels_(kernels), check_programs_(check_programs) {}
   ~Engine();
 
   // The plan of this rank for a process set; spec.ranks is set to its size.
@@ -64,21 +62,25 @@ class Engine {
   // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.
   Result<CallPtr> decode(DecodeSpec spec, uint32_t process_set, int threads,
                          const DecodeTensors& tensors);
+  // That compute, or wait for the next call.
+  int64_t threads() const { return workers_.threads(); }
 
  private:
-  using Body = std::function<Status(Link*)>;
+  using Body = std::function<Status(Link*, const Means&)>;
   // What the ranks of a call have agreed on.
   struct Meeting {
     Rank rank, ranks;
     uint64_t hash;
   };
-  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, Body body,
+  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, int threads, Body body,
                         bool inline_call);
-  Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, Body body, bool inline_call);
+  Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
+                        bool inline_call);
   int threads_of(int asked) const;
   Status check_once(const AttentionPlan& plan);
 
   engine::Runtime* const runtime_;
+  const Kernels* const kernels_;
   const bool check_programs_;
   std::set<uint64_t> checked_;  // hashes of plans
   std::mutex mutex_;
@@ -87,6 +89,7 @@ class Engine {
   std::vector<std::shared_ptr<Link>> left_over_;
   int running_ = 0;
   std::condition_variable ended_;
+  Workers workers_;  // ends first
 };
 
 }  // namespace rueda::attention

@@ -11,10 +11,10 @@ namespace {
 // come before it; everything else has ended by then.
 class Execution {
  public:
-  Execution(const AttentionPlan& plan, bool backward, Link* link, int threads)
+  Execution(const AttentionPlan& plan, bool backward, Link* link, const Means& means)
       : plan_(plan),
         program_(make_program(plan, backward)),
-        leaves_(plan, program_, threads),
+        leaves_(plan, program_, means),
         link_(link),
         memory_(program_.buffers.size(), nullptr),
         slots_(program_.slots.size()),
@@ -119,7 +119,7 @@ class Execution {
 
 }  // namespace
 
-Status forward(const AttentionPlan& plan, Link* link, int threads, const ForwardTensors& t,
+Status forward(const AttentionPlan& plan, Link* link, const Means& means, const ForwardTensors& t,
                Saved* saved) {
   Saved local;
   Saved& kept = saved == nullptr ? local : *saved;
@@ -136,7 +136,7 @@ Status forward(const AttentionPlan& plan, Link* link, int threads, const Forward
   }
   // Of 16 bits the inputs' rounding is more than what lse lacks.
   if (saved != nullptr && bytes == 4) kept.lse_low.resize(static_cast<size_t>(rows));
-  Execution call(plan, false, link, threads);
+  Execution call(plan, false, link, means);
   call.give(Role::kQ, t.q);
   call.give(Role::kK, t.k);
   call.give(Role::kV, t.v);
@@ -150,11 +150,11 @@ Status forward(const AttentionPlan& plan, Link* link, int threads, const Forward
   return call.run();
 }
 
-Status backward(const AttentionPlan& plan, Link* link, int threads, const BackwardTensors& t,
+Status backward(const AttentionPlan& plan, Link* link, const Means& means, const BackwardTensors& t,
                 const Saved* saved) {
   if (plan.spec.ulysses > 1 && (saved == nullptr || !saved->filled))
     return invalid_argument("attention backward: needs what its forward saved");
-  Execution call(plan, true, link, threads);
+  Execution call(plan, true, link, means);
   call.give(Role::kDout, t.dout);
   call.give(Role::kDlse, t.dlse);
   call.give(Role::kQ, t.q);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/link.h"
+#include "attention/means.h"
 #include "attention/plan.h"
 
 namespace rueda::attention {
@@ -47,11 +48,11 @@ struct BackwardTensors {
   std::byte* dv = nullptr;
 };
 
-// threads: at most so many compute. Errors name the pass, the step and the peer. saved may be null
+// Errors name the pass, the step and the peer. saved may be null
 // if no backward follows, or where spec.ulysses is 1: gradients are then as good as lse.
-Status forward(const AttentionPlan& plan, Link* link, int threads, const ForwardTensors& tensors,
-               Saved* saved);
-Status backward(const AttentionPlan& plan, Link* link, int threads, const BackwardTensors& tensors,
-                const Saved* saved);
+Status forward(const AttentionPlan& plan, Link* link, const Means& means,
+               const ForwardTensors& tensors, Saved* saved);
+Status backward(const AttentionPlan& plan, Link* link, const Means& means,
+                const BackwardTensors& tensors, const Saved* saved);
 
 }  // namespace rueda::attention

@@ -1,10 +1,6 @@
 #include "attention/kernel_registry.h"
 
 #include <algorithm>
-#include <atomic>
-#include <map>
-#include <mutex>
-#include <tuple>
 
 #include "attention/aten_kernel.h"
 #include "attention/cpu_bf16.h"
@@ -26,7 +22,8 @@ void native_backward(const KernelTile& tile, float* scratch) {
 constexpr LocalKernel kNative = {
     "native",       10,
     nullptr,        bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
-    native_forward, native_backward};
+    native_forward, native_backward,
+    true};
 
 bool multiplies_bf16() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -45,63 +42,55 @@ constexpr LocalKernel kAten = {
     aten_available, bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
     aten_forward,   aten_backward};
 
-bool takes(const LocalKernel* kernel, DType queries, DType keys) {
-  return (kernel->dtypes & bit_of(queries)) != 0 && (kernel->dtypes & bit_of(keys)) != 0;
+bool takes(const LocalKernel* kernel, const KernelNeeds& needs) {
+  return (kernel->dtypes & bit_of(needs.queries)) != 0 &&
+         (kernel->dtypes & bit_of(needs.keys)) != 0 &&
+         (!needs.changes_scores || kernel->changes_scores);
 }
 
 bool is_available(const LocalKernel* kernel) {
   return kernel->available == nullptr || kernel->available();
 }
 
-struct Registry {
-  std::mutex mutex;
-  std::vector<const LocalKernel*> all = {&kBf16, &kNative, &kAten};
-  std::atomic<const LocalKernel*> forced{nullptr};
-  std::atomic<bool> measured{false};  // whatever the dtypes
-};
-Registry& registry() {
-  static auto* one = new Registry;  // calls may end after static destruction has begun
-  return *one;
-}
-
 }  // namespace
 
-std::vector<const LocalKernel*> kernels_here() {
+Kernels::Kernels() : all_{&kBf16, &kNative, &kAten} {}
+
+std::vector<const LocalKernel*> Kernels::here() const {
   std::vector<const LocalKernel*> result;
   {
-    const std::lock_guard lock(registry().mutex);
-    result = registry().all;
+    const std::lock_guard lock(mutex_);
+    result = all_;
   }
   std::erase_if(result, [](const LocalKernel* kernel) { return !is_available(kernel); });
   return result;
 }
 
-Status add_kernel(const LocalKernel* kernel) {
-  const std::lock_guard lock(registry().mutex);
-  auto& all = registry().all;
-  for (const LocalKernel* other : all) {
+Status Kernels::add(const LocalKernel* kernel) {
+  const std::lock_guard lock(mutex_);
+  for (const LocalKernel* other : all_) {
     if (std::string(other->name) == kernel->name)
       return invalid_argument(std::string("attention: there is a kernel '") + kernel->name +
                               "' already");
   }
-  const auto after = std::find_if(all.begin(), all.end(), [&](const LocalKernel* other) {
+  const auto after = std::find_if(all_.begin(), all_.end(), [&](const LocalKernel* other) {
     return other->priority < kernel->priority;
   });
-  all.insert(after, kernel);
+  all_.insert(after, kernel);
   return {};
 }
 
-Status use_kernel(const std::string& name) {
+Status Kernels::use(const std::string& name) {
   const bool measured = name == "measured";
   if (measured || name.empty() || name == "auto") {
-    registry().forced = nullptr;
-    registry().measured = measured;
+    forced_ = nullptr;
+    measured_ = measured;
     return {};
   }
   std::string known = "auto, measured";
-  for (const LocalKernel* kernel : kernels_here()) {
+  for (const LocalKernel* kernel : here()) {
     if (name == kernel->name) {
-      registry().forced = kernel;
+      forced_ = kernel;
       return {};
     }
     known += std::string(", ") + kernel->name;
@@ -111,25 +100,23 @@ Status use_kernel(const std::string& name) {
                           missing);
 }
 
-namespace {
-
-bool measures(DType queries) {
-  return registry().measured || (queries == DType::kBFloat16 && has_matrix_units());
+bool Kernels::measures(DType queries) const {
+  return measured_ || (queries == DType::kBFloat16 && has_matrix_units());
 }
 
 // The fastest, with all times; measured once for each class.
-const KernelChoice& fastest(DType queries, DType keys, int64_t head_dim) {
-  static std::mutex mutex;
-  static auto* known = new std::map<std::tuple<DType, DType, int64_t, size_t>, KernelChoice>;
-  const int64_t width = (head_dim + 31) / 32 * 32;
-  std::vector<const LocalKernel*> all = kernels_here();
-  std::erase_if(all, [&](const LocalKernel* kernel) { return !takes(kernel, queries, keys); });
-  const std::lock_guard lock(mutex);
+const KernelChoice& Kernels::fastest(const KernelNeeds& needs) const {
+  const int64_t width = (needs.head_dim + 31) / 32 * 32;
+  std::vector<const LocalKernel*> all = here();
+  std::erase_if(all, [&](const LocalKernel* kernel) { return !takes(kernel, needs); });
+  const std::lock_guard lock(timing_);
   // Kernels may have been added since.
-  const auto [place, is_new] = known->try_emplace({queries, keys, width, all.size()});
+  const auto [place, is_new] =
+      known_.try_emplace(
+      {needs.queries, needs.keys, width, needs.changes_scores, all.size()});
   KernelChoice& choice = place->second;
   if (!is_new) return choice;
-  const std::vector<double> seconds = time_kernels(all, queries, keys, width);
+  const std::vector<double> seconds = time_kernels(all, needs.queries, needs.keys, width);
   size_t best = 0;
   choice.why = "measured at head_dim " + std::to_string(width) + ":";
   for (size_t i = 0; i < all.size(); ++i) {
@@ -141,41 +128,44 @@ const KernelChoice& fastest(DType queries, DType keys, int64_t head_dim) {
   return choice;
 }
 
-const LocalKernel* of_highest_priority(DType queries, DType keys) {
-  const std::lock_guard lock(registry().mutex);
-  for (const LocalKernel* kernel : registry().all) {
-    if (takes(kernel, queries, keys) && is_available(kernel)) return kernel;
+const LocalKernel* Kernels::of_highest_priority(const KernelNeeds& needs) const {
+  const std::lock_guard lock(mutex_);
+  for (const LocalKernel* kernel : all_) {
+    if (takes(kernel, needs) && is_available(kernel)) return kernel;
   }
   return &kNative;
 }
 
-}  // namespace
-
-const LocalKernel* kernel_for(DType queries, DType keys, int64_t head_dim) {
-  const LocalKernel* forced = registry().forced;
-  if (forced != nullptr) return takes(forced, queries, keys) ? forced : nullptr;
-  return measures(queries) ? fastest(queries, keys, head_dim).kernel
-                           : of_highest_priority(queries, keys);
+const LocalKernel* Kernels::find(const KernelNeeds& needs) const {
+  const LocalKernel* forced = forced_;
+  if (forced != nullptr) return takes(forced, needs) ? forced : nullptr;
+  return measures(needs.queries) ? fastest(needs).kernel : of_highest_priority(needs);
 }
 
-KernelChoice choose_kernel(DType queries, DType keys, int64_t head_dim) {
-  const LocalKernel* kernel = kernel_for(queries, keys, head_dim);
-  if (registry().forced != nullptr) return {kernel, "asked for by name (RUEDA_ATTENTION_KERNEL)"};
-  if (measures(queries)) return fastest(queries, keys, head_dim);
+KernelChoice Kernels::choose(const KernelNeeds& needs) const {
+  const LocalKernel* kernel = find(needs);
+  if (forced_ != nullptr) return {kernel, "asked for by name (RUEDA_ATTENTION_KERNEL)"};
+  if (measures(needs.queries)) return fastest(needs);
   std::string others;
-  for (const LocalKernel* other : kernels_here()) {
-    if (other != kernel && takes(other, queries, keys))
+  for (const LocalKernel* other : here()) {
+    if (other != kernel && takes(other, needs))
       others += (others.empty() ? "" : ", ") + std::string(other->name);
   }
   return {kernel, "highest priority" + (others.empty() ? " (no other)" : ", before " + others)};
 }
 
-Status check_kernel(DType queries, DType keys) {
-  const LocalKernel* forced = registry().forced;
-  if (forced == nullptr || takes(forced, queries, keys)) return {};
+Status Kernels::check(const KernelNeeds& needs) const {
+  const LocalKernel* forced = forced_;
+  if (forced == nullptr || takes(forced, needs)) return {};
+  KernelNeeds plain = needs;
+  plain.changes_scores = false;
+  if (takes(forced, plain)) {
+    return invalid_argument(std::string("attention: the kernel '") + forced->name +
+                            "' (RUEDA_ATTENTION_KERNEL) has no softcap and no ALiBi; auto does");
+  }
   return invalid_argument(std::string("attention: the kernel '") + forced->name +
-                          "' (RUEDA_ATTENTION_KERNEL) does not take " + name_of(queries) +
-                          " queries with " + name_of(keys) + " keys; auto does");
+                          "' (RUEDA_ATTENTION_KERNEL) does not take " + name_of(needs.queries) +
+                          " queries with " + name_of(needs.keys) + " keys; auto does");
 }
 
 }  // namespace rueda::attention

@@ -1,5 +1,5 @@
-// The local kernels of this process: an ordered list, from which each call takes one for its
-// dtypes.
+// Kernels: the local kernels that calls may use, an ordered list, from which each call takes one
+// for its dtypes. Whoever composes a process makes one and gives it to the engines.
 //
 //   auto      the highest priority. Where bfloat16 meets a CPU with matrix units (AMX), which none
 //             of our own kernels uses: measured
@@ -7,10 +7,14 @@
 //             Another than the one of highest priority is taken if it is a tenth faster
 //   a name    that one
 //
-// Threads: any; add and use_kernel before calls that should see it.
+// Threads: any; add and use before calls that should see it.
 #pragma once
 
+#include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "attention/local_kernel.h"
@@ -19,26 +23,52 @@
 
 namespace rueda::attention {
 
-// Registered kernels that this machine has, highest priority first.
-std::vector<const LocalKernel*> kernels_here();
+// What is asked of a kernel.
+struct KernelNeeds {
+  DType queries = DType::kFloat32, keys = DType::kFloat32;
+  int64_t head_dim = 0;         // matters where kernels are measured
+  bool changes_scores = false;  // softcap or ALiBi
+};
 
-// Makes a kernel known; it lives as long as the process. AlreadyExists-like refusal:
-// InvalidArgument names the kernel that has the name.
-Status add_kernel(const LocalKernel* kernel);
-
-// From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument lists
-// the names that this machine has.
-Status use_kernel(const std::string& name);
-
-// For queries and keys of these dtypes. Null: the kernel that was asked for does not take them.
-const LocalKernel* kernel_for(DType queries, DType keys, int64_t head_dim);
-// The same, and why, for people.
+// A kernel, and why it is this one, for people.
 struct KernelChoice {
   const LocalKernel* kernel = nullptr;
   std::string why;
 };
-KernelChoice choose_kernel(DType queries, DType keys, int64_t head_dim);
-// Says so, by name.
-Status check_kernel(DType queries, DType keys);
+
+class Kernels {
+ public:
+  // With the library's own.
+  Kernels();
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+
+  // Those that this machine has, highest priority first.
+  std::vector<const LocalKernel*> here() const;
+  // Makes one known; it outlives this list. InvalidArgument names the kernel that has the name.
+  Status add(const LocalKernel* kernel);
+  // From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument
+  // lists the names that this machine has.
+  Status use(const std::string& name);
+
+  // Null: the kernel that was asked for does not take it.
+  const LocalKernel* find(const KernelNeeds& needs) const;
+  KernelChoice choose(const KernelNeeds& needs) const;
+  // Says so, by name.
+  Status check(const KernelNeeds& needs) const;
+
+ private:
+  bool measures(DType queries) const;
+  const KernelChoice& fastest(const KernelNeeds& needs) const;
+  const LocalKernel* of_highest_priority(const KernelNeeds& needs) const;
+
+  mutable std::mutex mutex_;
+  std::vector<const LocalKernel*> all_;  // guarded
+  std::atomic<const LocalKernel*> forced_{nullptr};
+  std::atomic<bool> measured_{false};  // whatever the dtypes
+  // Of each class, and of how many kernels there were; guarded. Nothing is ever taken away.
+  mutable std::mutex timing_;
+  mutable std::map<std::tuple<DType, DType, int64_t, bool, size_t>, KernelChoice> known_;
+};
 
 }  // namespace rueda::attention

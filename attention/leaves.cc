@@ -56,12 +56,12 @@ float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
 // What is attended to: the group's tensors where there is a group, else the rank's own.
 class Leaves::Shard {
  public:
-  Shard(const AttentionPlan& plan, const Program& program, int threads)
+  Shard(const AttentionPlan& plan, const Program& program, const Means& means)
       : plan_(plan),
         spec_(plan.spec),
         program_(program),
         ring_(program.backward ? plan.backward : plan.forward),
-        threads_(threads),
+        means_(means),
         wide_(Geometry::local(plan, Side::kQueries, spec_.head_dim)),
         narrow_(Geometry::local(plan, Side::kQueries, 1)),
         keys_(Geometry::local(plan, Side::kKeys, spec_.head_dim)),
@@ -147,7 +147,7 @@ class Leaves::Shard {
   }
 
   void attend_at_home(int64_t key) const {
-    compute(plan_, program_.backward, plan_.local_tiles(ring_, key), mine_, mine_keys_, threads_);
+    compute(plan_, program_.backward, plan_.local_tiles(ring_, key), mine_, mine_keys_, means_);
   }
 
   void attend(const Hop& hop, std::byte* message, std::byte* answer) const {
@@ -161,7 +161,7 @@ class Leaves::Shard {
         theirs.dv = theirs.dk + here.elements();
         std::fill_n(theirs.dk, 2 * here.elements(), 0.0f);
       }
-      compute(plan_, program_.backward, hop.tiles, mine_, theirs, threads_);
+      compute(plan_, program_.backward, hop.tiles, mine_, theirs, means_);
       return;
     }
     const Geometry wide = queries_in(hop), thin = rows_in(hop);
@@ -182,7 +182,7 @@ class Leaves::Shard {
       std::fill_n(theirs.m, thin.elements(), kNone);
       std::fill_n(theirs.l, thin.elements(), 0.0f);
     }
-    compute(plan_, program_.backward, hop.tiles, theirs, mine_keys_, threads_);
+    compute(plan_, program_.backward, hop.tiles, theirs, mine_keys_, means_);
   }
 
   void merge_answer(const Hop& hop, const std::byte* answer) const {
@@ -243,7 +243,7 @@ class Leaves::Shard {
   const AttentionSpec& spec_;
   const Program& program_;
   const RingPlan& ring_;
-  const int threads_;
+  const Means means_;
   const Geometry wide_, narrow_, keys_;
   const int64_t element_;
   std::span<std::byte* const> memory_;
@@ -253,8 +253,8 @@ class Leaves::Shard {
   float* low_ = nullptr;
 };
 
-Leaves::Leaves(const AttentionPlan& plan, const Program& program, int threads)
-    : plan_(plan), program_(program), shard_(std::make_unique<Shard>(plan, program, threads)) {}
+Leaves::Leaves(const AttentionPlan& plan, const Program& program, const Means& means)
+    : plan_(plan), program_(program), shard_(std::make_unique<Shard>(plan, program, means)) {}
 Leaves::~Leaves() = default;
 
 void Leaves::perform(const Instruction& one, std::span<std::byte* const> memory) {

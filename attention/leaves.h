@@ -6,14 +6,15 @@
 #include <memory>
 #include <span>
 
+#include "attention/means.h"
 #include "attention/program.h"
 
 namespace rueda::attention {
 
 class Leaves {
  public:
-  // Borrows both. threads: at most so many compute.
-  Leaves(const AttentionPlan& plan, const Program& program, int threads);
+  // Borrows both.
+  Leaves(const AttentionPlan& plan, const Program& program, const Means& means);
   ~Leaves();
   // One instruction that is no send, receive or free. memory: of each buffer, 64-byte aligned where
   // it is a slot's; null where the caller gives none (lse, dlse, what lse lacks).

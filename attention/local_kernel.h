@@ -57,6 +57,10 @@ struct KernelTile {
   float* dk = nullptr;
   float* dv = nullptr;
   int64_t dkv_stride = 0;
+  // Of kernels that change scores: a score s = scale * q.k becomes softcap * tanh(s / softcap) where
+  // softcap is not 0, and then s - slopes[head] * |query's place - key's place|.
+  float softcap = 0;
+  const float* slopes = nullptr;  // head_count of them; null: none
 };
 
 struct LocalKernel {
@@ -66,6 +70,7 @@ struct LocalKernel {
   uint32_t dtypes;      // 1 << DType: of queries and of keys
   void (*forward)(const KernelTile& tile, float* scratch);
   void (*backward)(const KernelTile& tile, float* scratch);
+  bool changes_scores = false;  // it does what a tile's softcap and slopes ask for
 };
 
 // Floats of scratch that both need, 64-byte aligned; contents do not matter.

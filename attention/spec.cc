@@ -157,6 +157,21 @@ double softmax_scale(double scale, int64_t head_dim) {
   return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
 
+Status check_score_changes(double softcap, const std::vector<float>& slopes, int64_t batch,
+                           int64_t heads) {
+  if (!std::isfinite(softcap) || softcap < 0)
+    return invalid_argument("attention: softcap is " + std::to_string(softcap) +
+                            ", expected a positive number, or 0 for none");
+  const auto count = static_cast<int64_t>(slopes.size());
+  if (count != 0 && count != heads && count != batch * heads)
+    return invalid_argument("attention: there are " + std::to_string(count) +
+                            " ALiBi slopes, expected one for each of " + std::to_string(heads) +
+                            " query heads, or for each entry of the batch and head");
+  if (!std::all_of(slopes.begin(), slopes.end(), [](float x) { return std::isfinite(x); }))
+    return invalid_argument("attention: an ALiBi slope is not finite");
+  return {};
+}
+
 Status check(const AttentionSpec& spec) {
   if (spec.length < 1 || spec.batch < 1)
     return invalid_argument("attention: an empty sequence or batch");
@@ -188,6 +203,8 @@ Status check(const AttentionSpec& spec) {
   }
   if (spec.chunk_tokens < 0) return invalid_argument("attention: chunk_tokens is negative");
   if (!std::isfinite(spec.scale)) return invalid_argument("attention: the scale is not finite");
+  RUEDA_RETURN_IF_ERROR(
+      check_score_changes(spec.softcap, spec.alibi_slopes, spec.batch, spec.heads));
   return check_mask(spec);
 }
 
@@ -220,6 +237,8 @@ uint64_t hash_of(const AttentionSpec& s) {
   }
   const double scale = s.softmax_scale();
   hash.bytes(&scale, sizeof scale);
+  hash.bytes(&s.softcap, sizeof s.softcap);
+  hash.list(s.alibi_slopes);
   hash.list(s.mask.cu_seqlens);
   hash.list(s.mask.cu_seqlens_k);
   hash.list(s.mask.segment_lengths);

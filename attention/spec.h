@@ -51,6 +51,10 @@ struct Mask {
   bool depends_on_head() const { return !dilation_rates.empty() || (block > 0 && block_heads > 1); }
 };
 
+// Softcap and ALiBi: see KernelTile. slopes: of each query head, or of each entry of the batch and
+// query head; empty: none.
+Status check_score_changes(double softcap, const std::vector<float>& slopes, int64_t batch,
+                           int64_t heads);
 // Of the scores: `scale`, or where that is 0 head_dim ^ -0.5.
 double softmax_scale(double scale, int64_t head_dim);
 inline constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a sequence
@@ -76,6 +80,10 @@ struct AttentionSpec {
   int64_t chunk_tokens = 0;
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
   double scale = 0;           // of the scores; 0: head_dim ^ -0.5
+  double softcap = 0;         // scores become softcap * tanh(score / softcap); 0: they stay
+  // ALiBi: of each query head, or of each entry of the batch and query head. -slope * |places
+  // between query and key| is added to a score, counted among the keys as for the mask. Empty: none.
+  std::vector<float> alibi_slopes;
   // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are
   // aligned at the end: the last query stands at the last key (of its packed sequence), so that new
   // queries see a prefix and themselves. Each side is spread by the layout.
@@ -84,6 +92,7 @@ struct AttentionSpec {
 
   int64_t keys() const { return key_length == 0 ? length : key_length; }
   Rank rings() const { return ranks / ulysses; }
+  bool changes_scores() const { return softcap != 0 || !alibi_slopes.empty(); }
   double softmax_scale() const { return attention::softmax_scale(scale, head_dim); }
 };
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "attention/kernel_registry.h"
 #include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
@@ -38,6 +37,12 @@ template <typename Pointer>
 Status require(Pointer pointer, const char* what) {
   if (pointer != nullptr) return {};
   return rueda::invalid_argument(std::string("attention: ") + what + " is NULL");
+}
+
+Result<std::vector<float>> slopes(const float* values, int64_t count) {
+  if (count <= 0) return std::vector<float>();
+  RUEDA_RETURN_IF_ERROR(require(values, "alibi_slopes"));
+  return std::vector<float>(values, values + count);
 }
 
 Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
@@ -74,6 +79,8 @@ Result<attention::AttentionSpec> convert(const rueda_attention_spec* spec) {
   result.gather_first = c.gather_first != 0;
   result.chunk_tokens = c.chunk_tokens;
   result.scale = c.scale;
+  result.softcap = c.softcap;
+  RUEDA_ASSIGN_OR_RETURN(result.alibi_slopes, slopes(c.alibi_slopes, c.alibi_count));
   result.mask.causal = c.causal != 0;
   result.mask.left = c.left;
   result.mask.right = c.right;
@@ -116,6 +123,8 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
   result.left = c.left;
   result.global_tokens = c.global_tokens;
   result.scale = c.scale;
+  result.softcap = c.softcap;
+  RUEDA_ASSIGN_OR_RETURN(result.alibi_slopes, slopes(c.alibi_slopes, c.alibi_count));
   result.lengths = list(c.lengths, c.batch);
   if (c.sinks != nullptr && c.heads > 0) result.sinks.assign(c.sinks, c.sinks + c.heads);
   result.sequences = c.sequences;
@@ -127,10 +136,10 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
   return result;
 }
 
-// Without a job: rank 0 of 1. Holds nothing but a count of its calls.
+// Without a job: rank 0 of 1. Its threads live as long as the process.
 attention::Engine* local_engine() {
-  static attention::Engine engine(nullptr);
-  return &engine;
+  static auto* const engine = new attention::Engine(nullptr, &rueda::c_abi::kernels());
+  return engine;
 }
 
 // What a call works with; the member is kept for as long as it is used.
@@ -170,7 +179,8 @@ static_assert(sizeof(rueda_attention_tile) == sizeof(KernelTile) &&
               offsetof(rueda_attention_tile, scale) == offsetof(KernelTile, scale) &&
               offsetof(rueda_attention_tile, heads) == offsetof(KernelTile, heads) &&
               offsetof(rueda_attention_tile, k) == offsetof(KernelTile, k) &&
-              offsetof(rueda_attention_tile, dkv_stride) == offsetof(KernelTile, dkv_stride));
+              offsetof(rueda_attention_tile, dkv_stride) == offsetof(KernelTile, dkv_stride) &&
+              offsetof(rueda_attention_tile, slopes) == offsetof(KernelTile, slopes));
 
 using KernelFunction = void (*)(const KernelTile&, float*);
 // A reference is passed as a pointer is.
@@ -446,8 +456,9 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     auto added = std::make_unique<AddedKernel>();
     added->name = given.name;
     added->kernel = {added->name.c_str(), given.priority,     nullptr,
-                     given.dtypes,        own(given.forward), own(given.backward)};
-    RUEDA_RETURN_IF_ERROR(attention::add_kernel(&added->kernel));
+                     given.dtypes,        own(given.forward), own(given.backward),
+                     given.changes_scores != 0};
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().add(&added->kernel));
     [[maybe_unused]] const AddedKernel* registrys = added.release();  // from now on
     return {};
   });
@@ -455,17 +466,17 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
 
 int32_t rueda_attention_use_kernel(const char* name, rueda_error* error) {
   return rueda::c_abi::guarded(
-      error, [&]() -> Status { return attention::use_kernel(name == nullptr ? "auto" : name); });
+      error, [&] { return rueda::c_abi::kernels().use(name == nullptr ? "auto" : name); });
 }
 
 int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t head_dim, char* name,
                                    size_t name_size, char* why, size_t why_size,
                                    rueda_error* error) {
   return rueda::c_abi::guarded(error, [&]() -> Status {
-    const auto queries = static_cast<rueda::DType>(q_dtype),
-               keys = static_cast<rueda::DType>(k_dtype);
-    RUEDA_RETURN_IF_ERROR(attention::check_kernel(queries, keys));
-    const attention::KernelChoice choice = attention::choose_kernel(queries, keys, head_dim);
+    const attention::KernelNeeds needs{static_cast<rueda::DType>(q_dtype),
+                                       static_cast<rueda::DType>(k_dtype), head_dim};
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().check(needs));
+    const attention::KernelChoice choice = rueda::c_abi::kernels().choose(needs);
     const auto fill = [](const std::string& text, char* to, size_t size) {
       if (to != nullptr && size > 0) std::snprintf(to, size, "%s", text.c_str());
     };

@@ -64,10 +64,15 @@ Status check_process(uint64_t process) {
       "process that called init, or start the child with spawn");
 }
 
+attention::Kernels& kernels() {
+  static auto* const one = new attention::Kernels;  // calls may end after static destruction
+  return *one;
+}
+
 attention::Engine* Member::attention() {
   const std::lock_guard lock(attention_mutex_);
   if (attention_ == nullptr)
-    attention_ = std::make_unique<attention::Engine>(runtime.get(), check_programs);
+    attention_ = std::make_unique<attention::Engine>(runtime.get(), &kernels(), check_programs);
   return attention_.get();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/engine.h"
+#include "attention/kernel_registry.h"
 #include "bindings/c/include/rueda/rueda.h"
 #include "bindings/c/max_vote.h"
 #include "collectives/base/status.h"
@@ -94,6 +95,8 @@ int32_t report(const Status& status, rueda_error* error);
 Result<MemberPtr> use(const rueda_context* context);
 // What it was told if it is provisional still; else null.
 const EpochRecord* provisional(const rueda_context* context);
+// The attention kernels of this process, which all its contexts use.
+attention::Kernels& kernels();
 // Null instead of an error, for functions without one.
 MemberPtr try_use(const rueda_context* context) noexcept;
 // Is this the process in which that generation was made, and no fork of it?

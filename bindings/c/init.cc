@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "attention/kernel_registry.h"
 #include "bindings/c/entrance.h"
 #include "collectives/base/log.h"
 #include "collectives/host/fork_guard.h"
@@ -192,7 +191,7 @@ Status prepare(const rueda_init_options* said, Start* start) {
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
       config.log_hide_time);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
-  RUEDA_RETURN_IF_ERROR(rueda::attention::use_kernel(config.attention_kernel));
+  RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().use(config.attention_kernel));
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (config.autotune && options.place.rank == 0) {

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "attention/engine.h"
-#include "attention/oracle.h"
 #include "attention/saved.h"
 #include "collectives/kernels/kernels.h"
+#include "tests/attention/oracle.h"
 #include "tests/attention/specs.h"
 #include "tests/support/thread_world.h"
 
@@ -102,7 +102,8 @@ struct RankAnswer {
 
 // Forward and backward of one rank. Throws Failure on an error.
 inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Rank rank,
-                           uint32_t process_set = 0, bool backward = true) {
+                           uint32_t process_set = 0, bool backward = true,
+                           bool inline_calls = true) {
   using namespace attention;
   const AttentionSpec& spec = problem.spec;
   const auto plan = std::make_shared<AttentionPlan>(must(engine->plan(spec, process_set)));
@@ -129,7 +130,8 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   const auto saved = std::make_shared<Saved>();
   const auto call =
       must(engine->forward(plan, process_set, problem.threads,
-                           {q.data(), k.data(), v.data(), out.data(), lse.data()}, saved, true));
+                           {q.data(), k.data(), v.data(), out.data(), lse.data()}, saved,
+                           inline_calls));
   must(call->wait(std::chrono::nanoseconds(-1)));
   RankAnswer answer;
   answer.workspace_forward = call->workspace();
@@ -154,7 +156,7 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   const auto back = must(engine->backward(plan, process_set, problem.threads,
                                           {dout.data(), dlse.data(), q.data(), k.data(), v.data(),
                                            out.data(), lse.data(), dq.data(), dk.data(), dv.data()},
-                                          kept, true));
+                                          kept, inline_calls));
   must(back->wait(std::chrono::nanoseconds(-1)));
   answer.workspace_backward = back->workspace();
   answer.dq = widened(spec.dtype, dq);
@@ -183,9 +185,10 @@ class AttentionWorld {
  public:
   explicit AttentionWorld(Rank size, Kind kind = Kind::kShm) : world_(kind, size) {
     for (Rank r = 0; r < size; ++r)
-      engines_.push_back(std::make_unique<attention::Engine>(&world_[r]));
+      engines_.push_back(std::make_unique<attention::Engine>(&world_[r], &kernels_));
   }
   RuntimeWorld& runtimes() { return world_; }
+  attention::Kernels& kernels() { return kernels_; }
   attention::Engine& engine(Rank rank) { return *engines_[static_cast<size_t>(rank)]; }
   Answer solve(const Problem& problem) {
     return put_together(problem.spec, world_.run([&](Rank rank, engine::Runtime&) {
@@ -194,6 +197,7 @@ class AttentionWorld {
   }
 
  private:
+  attention::Kernels kernels_;
   std::vector<std::unique_ptr<attention::Engine>> engines_;  // end when the runtimes have ended
   RuntimeWorld world_;
 };
@@ -203,7 +207,7 @@ struct Errors {
   double gradients() const { return std::max({dq, dk, dv}); }
 };
 
-inline double relative_error(const Floats& got, const attention::Doubles& wanted) {
+inline double relative_error(const Floats& got, const Doubles& wanted) {
   double error = 0, norm = 0;
   if (got.size() != wanted.size()) return INFINITY;
   for (size_t i = 0; i < got.size(); ++i) {

@@ -27,6 +27,14 @@ DecodeProblem make_decode(uint64_t seed) {
   s.dtype = maker.one_of({DType::kFloat32, DType::kBFloat16});
   s.causal = maker.between(0, 1) != 0;
   if (maker.between(0, 1) != 0) s.left = maker.between(0, 20);
+  if (maker.between(0, 1) != 0) {
+    AttentionSpec changed;
+    changed.batch = s.batch;
+    changed.heads = s.heads;
+    maker.change_scores(&changed);
+    s.softcap = changed.softcap;
+    s.alibi_slopes = changed.alibi_slopes;
+  }
   s.own = maker.between(0, 1) != 0;
   std::normal_distribution<float> normal(0, 1);
   const auto filled = [&](int64_t count) {
@@ -93,6 +101,11 @@ DecodeAnswer exact(const DecodeProblem& p, int64_t begin, int64_t end) {
     one.head_dim = s.head_dim;
     one.mask.causal = s.causal;
     one.mask.left = s.left;
+    one.softcap = s.softcap;
+    one.alibi_slopes = s.alibi_slopes;
+    if (std::ssize(s.alibi_slopes) > s.heads)
+      one.alibi_slopes.assign(s.alibi_slopes.begin() + b * s.heads,
+                              s.alibi_slopes.begin() + (b + 1) * s.heads);
     const auto wide = [](const Floats& x, int64_t from, int64_t count) {
       return Doubles(x.begin() + from, x.begin() + from + count);
     };

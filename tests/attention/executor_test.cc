@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "attention/kernel_registry.h"
 #include "attention/wire.h"
 #include "tests/attention/attention_world.h"
 
@@ -68,6 +67,88 @@ TEST_CASE("every scheme, mask and size is exact, forward and backward", "[attent
       check_exact(&world, spec, seed);
     }
   }
+}
+
+TEST_CASE("softcap and ALiBi are exact with every scheme, mask and size", "[attention]") {
+  const int trials = is_short() ? 6 : 30;
+  for (const Rank ranks : {1, 2, 3, 4}) {
+    if (is_short() && ranks == 4) continue;
+    AttentionWorld world(ranks);
+    for (int trial = 0; trial < trials; ++trial) {
+      const auto seed = static_cast<uint64_t>(ranks * 1000 + trial + 77000);
+      SpecMaker maker(seed);
+      AttentionSpec spec = maker.spec(90, 1);
+      spec.ranks = ranks;
+      if (trial % 3 == 0) spec.ulysses = ranks == 4 && trial % 2 == 0 ? 2 : ranks;
+      spec.head_dim = maker.one_of<int64_t>({7, 16, 32, 33, 64});
+      maker.change_scores(&spec);
+      check_exact(&world, spec, seed);
+    }
+  }
+}
+
+TEST_CASE("softcap and ALiBi with 16 bits and compressed keys, on every instruction set",
+          "[attention]") {
+  const std::string before = kernels::active_target();
+  for (const std::string& target : kernels::available_targets()) {
+    kernels::use_target(target);
+    for (const auto& [dtype, wire] : {std::pair{DType::kFloat32, DType::kFloat32},
+                                      {DType::kFloat32, DType::kInt8},
+                                      {DType::kBFloat16, DType::kBFloat16}}) {
+      AttentionWorld world(2);
+      AttentionSpec spec = simple(is_short() ? 250 : 601, 2, 2, 1, 24);
+      spec.dtype = dtype;
+      spec.kv_wire = wire;
+      spec.softcap = 1.5;
+      spec.alibi_slopes = {0.25f, 0.03125f};
+      if (wire == DType::kInt8) spec.rotate_backward = Rotate::kKeysAndValues;
+      const Problem problem = make_problem(spec, 8);
+      const Errors errors = errors_of(problem, world.solve(problem));
+      INFO(target << ", " << name_of(dtype) << " as " << name_of(wire));
+      const bool exact = dtype == DType::kFloat32 && wire == DType::kFloat32;
+      CHECK(errors.out <= (exact ? 1e-6 : 1.5e-2));
+      CHECK(errors.gradients() <= (exact ? 2e-6 : 3e-2));
+    }
+  }
+  kernels::use_target(before);
+}
+
+TEST_CASE("ranks whose softcap or slopes differ are told so, and kernels without them refuse",
+          "[attention]") {
+  AttentionWorld world(2);
+  for (const int kind : {0, 1}) {
+    const auto messages = world.runtimes().run([&](Rank rank, engine::Runtime&) -> std::string {
+      AttentionSpec spec = simple(64, 2, 2, 2, 8);
+      if (kind == 0) spec.softcap = 10 + rank;
+      if (kind == 1) spec.alibi_slopes = {0.5f, 0.25f + static_cast<float>(rank)};
+      try {
+        run_rank(&world.engine(rank), make_problem(spec, 1), rank);
+      } catch (const Failure& failure) {
+        return failure.what();
+      }
+      return "nothing was wrong";
+    });
+    for (const std::string& message : messages)
+      CHECK(message.find("same arguments") != std::string::npos);
+  }
+  AttentionSpec spec = simple(8, 1, 2, 2, 8);
+  spec.softcap = -1;
+  CHECK(make_plan(spec, 0).status().message().find("softcap is -1") != std::string::npos);
+  spec.softcap = 5;
+  spec.alibi_slopes = {1};
+  CHECK(make_plan(spec, 0).status().message().find("1 ALiBi slopes") != std::string::npos);
+  spec.alibi_slopes.clear();
+  static const LocalKernel plain = {"plain", 50,      nullptr, 1u << int(DType::kFloat32),
+                                    nullptr, nullptr};
+  Kernels kernels;
+  must(kernels.add(&plain));
+  CHECK(std::string(kernels.find({DType::kFloat32, DType::kFloat32, 8, true})->name) == "native");
+  must(kernels.use("plain"));
+  Engine alone(nullptr, &kernels);
+  const auto call = alone.forward(
+      std::make_shared<AttentionPlan>(must(alone.plan(spec))), 0, 1, {}, nullptr, true);
+  CHECK(call.status().message().find("'plain'") != std::string::npos);
+  CHECK(call.status().message().find("softcap") != std::string::npos);
 }
 
 TEST_CASE("head sizes 32 to 256 and odd ones are exact", "[attention]") {
@@ -252,11 +333,11 @@ TEST_CASE("threads share a head where there are fewer heads than threads, exactl
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
     dtypes |= 1u << static_cast<int>(dtype);
   static const LocalKernel noted = {"noted", -1, nullptr, dtypes, noted_forward, noted_backward};
-  must(add_kernel(&noted));
-  must(use_kernel("noted"));
   const int64_t n = 1024;
   for (const Rank ranks : {1, 2}) {
     AttentionWorld world(ranks);
+    must(world.kernels().add(&noted));
+    must(world.kernels().use("noted"));
     AttentionSpec causal = simple(n, ranks, 2, 1, 64), window = causal, dilated = causal;
     window.mask.left = 300;
     window.layout = Layout::kStriped;
@@ -288,7 +369,6 @@ TEST_CASE("threads share a head where there are fewer heads than threads, exactl
       }
     }
   }
-  must(use_kernel("auto"));
 }
 
 TEST_CASE("memory per rank, counted, falls with the ranks and not with the sequence",
@@ -397,8 +477,8 @@ TEST_CASE("int8 is off by half a step of its block, and holds zeros and large nu
 TEST_CASE("every kernel of this machine gives the same attention, and one can be asked for",
           "[attention]") {
   AttentionWorld world(2);
-  for (const LocalKernel* kernel : kernels_here()) {
-    must(use_kernel(kernel->name));
+  for (const LocalKernel* kernel : world.kernels().here()) {
+    must(world.kernels().use(kernel->name));
     for (const int64_t d : {1, 31, 64, 80, 256}) {
       if (is_short() && d != 31 && d != 64) continue;
       AttentionSpec spec = simple(is_short() ? 100 : 430, 2, 4, 2, d);
@@ -413,20 +493,21 @@ TEST_CASE("every kernel of this machine gives the same attention, and one can be
       CHECK(errors.gradients() <= 8e-3);
     }
   }
-  const std::string refused = use_kernel("fastest").message();
+  const std::string refused = world.kernels().use("fastest").message();
   CHECK(refused.find("'fastest': this machine has auto") != std::string::npos);
   CHECK(refused.find("native") != std::string::npos);
   // A kernel that takes less than the call needs is refused by name.
   static const LocalKernel halves = {"halves", 1,      nullptr, 1u << int(DType::kFloat16),
                                      nullptr,  nullptr};
-  must(add_kernel(&halves));
-  CHECK_FALSE(add_kernel(&halves).ok());
-  must(use_kernel("halves"));
+  must(world.kernels().add(&halves));
+  CHECK_FALSE(world.kernels().add(&halves).ok());
+  must(world.kernels().use("halves"));
   const auto call = world.engine(0).forward(
       std::make_shared<AttentionPlan>(must(world.engine(0).plan(simple(8, 2, 1, 1, 8)))), 0, 1, {},
       nullptr);
   CHECK(call.status().message().find("'halves'") != std::string::npos);
-  must(use_kernel("auto"));
+  // Each has its own list.
+  CHECK(Kernels().use("halves").code() == Code::kInvalidArgument);
 }
 
 TEST_CASE("the same bits every time, whoever is late", "[attention]") {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "attention/oracle.h"
 #include "attention/plan.h"
+#include "tests/attention/oracle.h"
 #include "tests/attention/specs.h"
 
 namespace rueda::testing {

@@ -73,8 +73,9 @@ class ProgramWorld {
   enum State : char { kWaits, kBegun, kDone };
   struct RankState {
     RankState(const attention::AttentionPlan& plan, const attention::Program& of)
-        : program(of), leaves(plan, of, 1) {}
+        : program(of), leaves(plan, of, {1, &kernels}) {}
     const attention::Program& program;
+    const attention::Kernels kernels;
     attention::Leaves leaves;
     std::vector<std::byte*> memory;
     std::vector<Bytes> slots;

@@ -78,6 +78,16 @@ struct SpecMaker {
     spec->key_length = mask.cu_seqlens_k.back();
   }
 
+  // Softcap, ALiBi or both, of each head or of each entry of the batch.
+  void change_scores(attention::AttentionSpec* spec) {
+    const int64_t kind = between(1, 3);
+    if (kind % 2 != 0) spec->softcap = one_of({0.5, 2.0, 30.0});
+    if (kind < 2) return;
+    const int64_t count = spec->heads * (between(0, 1) != 0 ? spec->batch : 1);
+    for (int64_t i = 0; i < count; ++i)
+      spec->alibi_slopes.push_back(static_cast<float>(between(-10, 60)) / 64);
+  }
+
   attention::AttentionSpec spec(int64_t longest, Rank most_ranks) {
     attention::AttentionSpec spec;
     spec.length = between(1, longest);

@@ -13,12 +13,17 @@ def inputs(heads=4, kv_heads=2, dim=16, batch=2, length=LENGTH, dtype=torch.floa
     return [torch.randn(shape).to(dtype) for shape in shapes]
 
 
-def dense(q, k, v, times):
-    """Output and log-sum-exp; ``times`` (heads or 1, n, n) says how often a key counts."""
+def dense(q, k, v, times, softcap=0.0, slopes=None):
+    """Output and log-sum-exp; ``times`` (heads or 1, n, n) says how often a key counts; ``slopes`` (heads,) or (batch, heads)."""
     group = q.shape[2] // k.shape[2]
     q, k, v = (x.double() for x in (q, k, v))
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if slopes is not None:
+        i, j = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1], torch.arange(k.shape[1])
+        scores = scores - torch.as_tensor(slopes, dtype=torch.float64)[..., None, None] * (i - j).abs()
     scores = scores + torch.log(torch.as_tensor(times, dtype=torch.float64))
     none = torch.isinf(scores).all(-1)  # without keys: zeros, and -infinity
     scores = torch.where(none[..., None], 0.0, scores)
@@ -36,11 +41,11 @@ def error(got, wanted):
     return float((got.double() - wanted).norm() / wanted.norm())
 
 
-def check(call, times, layout="contiguous", **shape):
+def check(call, times, layout="contiguous", softcap=0.0, slopes=None, **shape):
     """Forward, log-sum-exp and gradients of a call on shards, against the whole."""
     *qkv, dout = inputs(**shape)
     whole = [x.clone().double().requires_grad_() for x in qkv]
-    wanted, lse = dense(*whole, times)
+    wanted, lse = dense(*whole, times, softcap, slopes)
     wanted.backward(dout.double())
     shards = [ra.shard_sequence(x, layout=layout).requires_grad_() for x in qkv]
     out, own_lse = call(*shards, layout=layout, return_lse=True)

@@ -57,6 +57,11 @@ WRONG_OPTIONS = {
     "length is 12.5, expected an integer": {"length": 12.5},
     "chunk_tokens is 2.5, expected an integer": {"chunk_tokens": 2.5},
     "threads is -1": {"threads": -1},
+    "softcap is -1": {"softcap": -1},
+    "softcap is inf": {"softcap": float("inf")},
+    "alibi_slopes has 3 numbers, expected (4,)": {"alibi_slopes": [1, 2, 3]},
+    "or (1, 4)": {"alibi_slopes": torch.zeros(2, 4)},
+    "an ALiBi slope is not finite": {"alibi_slopes": np.full(4, np.nan)},
     "threads is 1.5": {"threads": 1.5},
 }
 

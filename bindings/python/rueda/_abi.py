@@ -171,7 +171,8 @@ class AttentionSpec(ctypes.Structure):
         ("segment_lengths", _pointer(_int64)), ("dilation_rates", _pointer(_int64)),
         ("pair_count", _int64), ("head_offset", _int32), ("split_heads", _int32), ("block", _int64),
         ("block_heads", _int64), ("blocks", _void_p), ("layout_per_sequence", _int32),
-        ("key_length", _int64), ("cu_seqlens_k", _pointer(_int64)),
+        ("key_length", _int64), ("cu_seqlens_k", _pointer(_int64)), ("softcap", _double),
+        ("alibi_slopes", _void_p), ("alibi_count", _int64),
     ]
 
 
@@ -184,7 +185,8 @@ class AttentionDecodeSpec(ctypes.Structure):
         ("causal", _int32), ("left", _int64), ("global_tokens", _int64), ("scale", _double),
         ("lengths", _pointer(_int64)), ("sinks", _void_p), ("sequences", _int64),
         ("blocks", _int64), ("block_tokens", _int64), ("block_table", _pointer(_int32)),
-        ("table_blocks", _int64),
+        ("table_blocks", _int64), ("softcap", _double), ("alibi_slopes", _void_p),
+        ("alibi_count", _int64),
     ]
 
 
@@ -213,7 +215,7 @@ class AttentionTile(ctypes.Structure):
         ("k_step", _int64), ("low", _int64), ("high", _int64), ("scale", _float),
         ("heads", _pointer(AttentionHead)), ("head_count", _int64), ("acc_stride", _int64),
         ("ml_stride", _int64), ("k", AttentionRows), ("v", AttentionRows), ("dk", _void_p),
-        ("dv", _void_p), ("dkv_stride", _int64),
+        ("dv", _void_p), ("dkv_stride", _int64), ("softcap", _float), ("slopes", _void_p),
     ]
 
 
@@ -224,6 +226,7 @@ class AttentionKernel(ctypes.Structure):
         ("struct_size", _size_t), ("name", _char_p), ("priority", _int32), ("dtypes", _uint32),
         ("forward", ctypes.CFUNCTYPE(None, _pointer(AttentionTile), _void_p)),
         ("backward", ctypes.CFUNCTYPE(None, _pointer(AttentionTile), _void_p)),
+        ("changes_scores", _int32),
     ]
 
 

@@ -694,11 +694,16 @@ typedef struct rueda_attention_spec {
   int64_t key_length;
   /* Of packed keys, cu_seqlens_count of them; NULL: as of the queries. */
   const int64_t* cu_seqlens_k;
+  double softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
+  /* ALiBi: -slope * |places between query and key| is added to a score. alibi_count is 0 (none),
+   * heads, or batch * heads. */
+  const float* alibi_slopes;
+  int64_t alibi_count;
 } rueda_attention_spec;
 /* clang-format off */
 #define RUEDA_ATTENTION_SPEC_INIT                                                        \
   {sizeof(rueda_attention_spec), 1, 0, 1, 1, 0, 7, 7, 0, 1, 0, 0, 0, 0, 0, -1, -1, 0.0,  \
-   NULL, 0, NULL, NULL, 0, 0, 0, 0, 1, NULL, 0, 0, NULL}
+   NULL, 0, NULL, NULL, 0, 0, 0, 0, 1, NULL, 0, 0, NULL, 0.0, NULL, 0}
 /* clang-format on */
 
 /* What one rank does, in any number of calls. */
@@ -790,11 +795,14 @@ typedef struct rueda_attention_decode_spec {
   int64_t blocks, block_tokens;
   const int32_t* block_table;
   int64_t table_blocks;
+  double softcap; /* as rueda_attention_spec's */
+  const float* alibi_slopes;
+  int64_t alibi_count;
 } rueda_attention_decode_spec;
 /* clang-format off */
 #define RUEDA_ATTENTION_DECODE_SPEC_INIT                                              \
   {sizeof(rueda_attention_decode_spec), 1, 1, 1, 1, 0, 7, 0, 1, -1, 0, 0.0, NULL, NULL, \
-   1, 0, 1, NULL, 0}
+   1, 0, 1, NULL, 0, 0.0, NULL, 0}
 /* clang-format on */
 /* Starts a call. q and out: (sequences, queries, heads, head_dim); lse: (sequences, heads,
  * queries), or NULL. The spec and its arrays are read before this returns; tensors belong to the
@@ -848,6 +856,10 @@ typedef struct rueda_attention_tile {
   rueda_attention_rows k, v;
   float *dk, *dv; /* backward: row k_rows[j] at k_rows[j] * dkv_stride */
   int64_t dkv_stride;
+  /* Of kernels with changes_scores: a score becomes softcap * tanh(score / softcap) where softcap is
+   * not 0, and then score - slopes[head] * |query's place - key's place|; slopes may be NULL. */
+  float softcap;
+  const float* slopes;
 } rueda_attention_tile;
 typedef struct rueda_attention_kernel {
   size_t struct_size;
@@ -859,6 +871,7 @@ typedef struct rueda_attention_kernel {
    * floats. */
   void (*forward)(const rueda_attention_tile* tile, float* scratch);
   void (*backward)(const rueda_attention_tile* tile, float* scratch);
+  int32_t changes_scores; /* it does what softcap and slopes of a tile ask for; 0: never gets such */
 } rueda_attention_kernel;
 /* For the whole process, for ever; the functions stay where they are. */
 RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel,

@@ -132,6 +132,8 @@ struct DecodeSpec {
   bool causal = true;  // of several queries, none sees those behind it
   std::int64_t left = -1, global_tokens = 0;  // sliding window, and what is seen beyond it
   double softmax_scale = 0;                   // 0: head_dim ^ -0.5
+  double softcap = 0;                         // scores become softcap * tanh(score / softcap)
+  std::vector<float> alibi_slopes = {};       // of each head, or of each sequence and head
   std::vector<std::int64_t> lengths = {};     // of each sequence, on all ranks, new tokens included
   std::vector<float> sinks = {};              // of each head, a score without a value
   // This rank's cache is (blocks, block_tokens, kv_heads, head_dim). block_table: of each sequence,
@@ -161,6 +163,9 @@ Request decode(const Context& hvd, const DecodeSpec& spec, Q&& q, K&& k, V&& v, 
   c.left = spec.left;
   c.global_tokens = spec.global_tokens;
   c.scale = spec.softmax_scale;
+  c.softcap = spec.softcap;
+  c.alibi_slopes = spec.alibi_slopes.data();
+  c.alibi_count = std::ssize(spec.alibi_slopes);
   c.lengths = spec.lengths.data();
   c.sinks = spec.sinks.empty() ? nullptr : spec.sinks.data();
   c.blocks = spec.blocks;

@@ -42,6 +42,8 @@ struct Spec {
   bool causal = false;
   std::int64_t left = -1, right = -1;         // sliding window; -1: no limit
   double softmax_scale = 0;                   // 0: head_dim ^ -0.5
+  double softcap = 0;                         // scores become softcap * tanh(score / softcap)
+  std::vector<float> alibi_slopes = {};       // of each head, or of each entry and head
   std::vector<std::int64_t> cu_seqlens = {};  // packed sequences: 0, ..., length
   std::vector<std::int64_t> cu_seqlens_k = {};
   bool layout_per_sequence = false;
@@ -129,6 +131,9 @@ inline Plan plan_of(rueda_context* context, const Spec& spec, int rank, int rank
   c.left = spec.left;
   c.right = spec.right;
   c.scale = spec.softmax_scale;
+  c.softcap = spec.softcap;
+  c.alibi_slopes = spec.alibi_slopes.data();
+  c.alibi_count = std::ssize(spec.alibi_slopes);
   c.cu_seqlens = spec.cu_seqlens.data();
   c.cu_seqlens_count = std::ssize(spec.cu_seqlens);
   c.cu_seqlens_k = spec.cu_seqlens_k.empty() ? nullptr : spec.cu_seqlens_k.data();

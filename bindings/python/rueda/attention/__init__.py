@@ -16,7 +16,9 @@ Common keywords: ``causal``, ``window_size=(left, right)`` (-1: no limit), ``lay
 "zigzag", "striped"), ``softmax_scale``, ``process_set`` (or a group of ``torch.distributed``), ``return_lse`` (also returns the
 log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd": (batch, heads,
 tokens, head_dim)), ``async_op`` (returns an `AttentionRequest` at once), ``chunk_tokens`` (bounds the
-workspace), ``threads``. ``length``: tokens of the whole sequence; left out, the ranks are asked (of JAX arrays, all
+workspace), ``threads``, ``softcap`` (scores become softcap * tanh(score / softcap)), ``alibi_slopes`` (of each query head,
+or (batch, heads): ``-slope * |i + keys - queries - j|`` is added to the score of query i and key j, as flash-attention has it,
+in positions of the whole sequence; both on the CPU). ``length``: tokens of the whole sequence; left out, the ranks are asked (of JAX arrays, all
 ranks are taken to have as many).
 
 Keys may be more or fewer than queries (cross-attention; new queries with a prefix of keys): ``key_length``

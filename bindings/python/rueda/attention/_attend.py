@@ -4,7 +4,7 @@ import numpy as np
 
 from rueda.attention import _groups
 from rueda.attention._lengths import plan_for, threads_of
-from rueda.attention._plans import Spec
+from rueda.attention._plans import Spec, slopes_of, softcap_of
 
 
 class AttentionRequest:
@@ -78,7 +78,7 @@ def _check(q, k, v):
 
 
 # Said by the tensors, or by an option of another name.
-_OF_THE_TENSORS = "batch heads kv_heads head_dim dtype window scale kv_wire".split()
+_OF_THE_TENSORS = "batch heads kv_heads head_dim dtype window scale kv_wire softcap alibi_slopes".split()
 
 
 def _check_options(window_size, softmax_scale, process_set, threads, spec):
@@ -88,7 +88,7 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
         raise TypeError(
             f"attention has no option {name!r}; there are causal, window_size, layout, softmax_scale, "
             "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
-            "compression"
+            "compression, softcap, alibi_slopes"
         )
     _groups.require(process_set)
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
@@ -101,7 +101,8 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
 
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
-           chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, **spec):  # fmt: skip
+           chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, softcap=0.0, alibi_slopes=None,
+           **spec):  # fmt: skip
     process_set = _groups.given(process_set)
     module = framework(q)
     heads_first = qkv_format == "bhsd"
@@ -110,6 +111,8 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     elif qkv_format != "bshd":
         raise ValueError(f"qkv_format is {qkv_format!r}, expected 'bshd' or 'bhsd'")
     _check(q, k, v)
+    if module.is_compiling() and hasattr(alibi_slopes, "tolist"):
+        raise ValueError("under torch.compile alibi_slopes is a tuple of numbers, as in tuple(slopes.tolist())")
     _check_options(window_size, softmax_scale, process_set, threads, spec)
     left, right = window_size
     options = {
@@ -120,6 +123,8 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         "chunk_tokens": chunk_tokens or 0,
         "kv_wire": compression,
         "key_length": key_length,
+        "softcap": softcap_of(softcap),
+        "alibi_slopes": slopes_of(alibi_slopes, q.shape[0], q.shape[2]),
         **spec,
     }
     options = module.options_of(q, options)

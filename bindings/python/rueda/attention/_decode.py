@@ -10,12 +10,12 @@ from rueda.attention import _groups
 from rueda.attention._attend import AttentionRequest, framework, require_alike
 from rueda.attention._calls import Call
 from rueda.attention._lengths import threads_of
-from rueda.attention._plans import _DTYPES, _integer
+from rueda.attention._plans import _DTYPES, _integer, slopes_of, slopes_pointer, softcap_of
 
 
 def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries="same", causal=True,
                      window_size=(-1, -1), global_tokens=0, sinks=None, softmax_scale=None,
-                     process_set=None, return_lse=False, threads=0, async_op=False):  # fmt: skip
+                     softcap=0.0, alibi_slopes=None, process_set=None, return_lse=False, threads=0, async_op=False):  # fmt: skip
     """Attention of the last tokens of each sequence over a cache of which each rank has a part.
 
     Token ``t`` of a sequence lies on rank ``t % ranks``, at place ``t // ranks`` of that rank's cache, which is what
@@ -44,6 +44,8 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         With a window: the first so many tokens are seen whatever the window.
     sinks : sequence of float, optional
         Of each head, a score that takes part in the softmax and has no value.
+    softcap, alibi_slopes : float; (heads,) or (sequences, heads) of all ranks
+        As everywhere.
     softmax_scale, process_set, return_lse, threads, async_op
         As everywhere: see the module. The log-sum-exp, (sequences, heads, new tokens), has the sinks in it.
 
@@ -74,6 +76,7 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         sinks = np.ascontiguousarray(sinks, np.float32).reshape(-1)
         if len(sinks) != heads:
             raise ValueError(f"there are {len(sinks)} sinks, expected one for each of {heads} heads")
+    slopes = slopes_of(alibi_slopes, len(lengths), heads)
     spec = _ffi.AttentionDecodeSpec(
         struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec),
         batch=len(lengths),
@@ -94,6 +97,9 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         block_tokens=k_cache.shape[1],
         block_table=_pointer(block_table, ctypes.c_int32),
         table_blocks=0 if block_table is None else block_table.shape[1],
+        softcap=softcap_of(softcap),
+        alibi_slopes=slopes_pointer(slopes),
+        alibi_count=len(slopes),
     )
     call = tensors.start(spec, process_set, threads_of(threads, process_set))
     result = (tensors.out, tensors.lse) if return_lse else tensors.out

@@ -28,9 +28,10 @@ Spec = collections.namedtuple(
     "Spec",
     "batch length heads kv_heads head_dim dtype layout ulysses rotate_forward rotate_backward "
     "gather_first causal chunk_tokens window scale cu_seqlens segment_lengths dilation_rates "
-    "head_offset split_heads block block_heads blocks kv_wire per_sequence key_length cu_seqlens_k",
+    "head_offset split_heads block block_heads blocks kv_wire per_sequence key_length cu_seqlens_k "
+    "softcap alibi_slopes",
     defaults=("contiguous", 1, "auto", "auto", False, False, 0, (-1, -1), 0.0)
-    + ((), (), (), "mod", False, 0, 1, b"", None, False, 0, ()),
+    + ((), (), (), "mod", False, 0, 1, b"", None, False, 0, (), 0.0, ()),
 )
 
 
@@ -57,6 +58,36 @@ def _choice(value, choices, what):
     return choices[value]
 
 
+def softcap_of(value):
+    """0.0: none."""
+    if value is None or value == 0:
+        return 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"softcap is {value!r}, expected a positive number; 0: none")
+    return float(value)
+
+
+def slopes_of(alibi_slopes, batch, heads):
+    """Of ALiBi, as a tuple: of each head, or of each entry of the batch and head. Empty: none."""
+    if alibi_slopes is None or isinstance(alibi_slopes, tuple) and not alibi_slopes:
+        return ()
+    if hasattr(alibi_slopes, "tolist"):
+        alibi_slopes = alibi_slopes.tolist()
+    rows = list(alibi_slopes)
+    if rows and hasattr(rows[0], "__len__"):
+        flat = tuple(float(x) for row in rows for x in row)
+        fits = len(rows) == batch and all(len(row) == heads for row in rows)
+    else:
+        flat = tuple(float(x) for x in rows)
+        fits = len(flat) == heads
+    if not fits:
+        raise ValueError(
+            f"alibi_slopes has {len(flat)} numbers, expected ({heads},): of each query head, or ({batch}, {heads}): of "
+            "each entry of the batch and head"
+        )
+    return flat
+
+
 def _integer(value, what):
     """As an int of 64 bits: ctypes would cut a larger one without a word."""
     try:
@@ -66,6 +97,11 @@ def _integer(value, what):
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{what} is {value!r}, more than 64 bits hold")
     return number
+
+
+def slopes_pointer(slopes):
+    """The C library's, alive as long as the struct that has it."""
+    return ctypes.cast((ctypes.c_float * len(slopes))(*slopes), ctypes.c_void_p) if slopes else None
 
 
 _INTEGERS = "batch length heads kv_heads head_dim ulysses chunk_tokens block block_heads key_length".split()
@@ -120,6 +156,9 @@ def _struct(spec):
         bool(spec.per_sequence),
         spec.key_length or 0,
         numbers(spec.cu_seqlens_k) if spec.cu_seqlens_k else None,
+        softcap_of(spec.softcap),
+        slopes_pointer(spec.alibi_slopes),
+        len(spec.alibi_slopes),
     )
 
 
@@ -165,7 +204,11 @@ class AttentionPlan:
 
     def for_batch(self, count):
         """The plan of the same call on a batch of so many."""
-        return plan_of(self.spec._replace(batch=count), local if self.local else registered(self.process_set_id))
+        slopes = self.spec.alibi_slopes
+        if len(slopes) > self.spec.heads:  # of each entry
+            slopes = slopes * (count // self.spec.batch)
+        spec = self.spec._replace(batch=count, alibi_slopes=slopes)
+        return plan_of(spec, local if self.local else registered(self.process_set_id))
 
     def schedule(self, backward=False):
         """The rectangles of (query, key) positions that the rank computes, as `Tile`s, step by step."""

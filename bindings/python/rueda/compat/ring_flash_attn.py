@@ -2,7 +2,7 @@
 
     from rueda.compat.ring_flash_attn import zigzag_ring_flash_attn_func
 
-``group`` is a rueda process set, or None for all ranks. Dropout and ALiBi are refused: the results
+``group`` is a rueda process set, or None for all ranks. Dropout is refused: the results
 are exact. ``return_attn_probs`` gives (out, lse, None), as there. In the varlen functions
 ``cu_seqlens`` is of this rank's tokens, the whole's divided by the number of ranks, and each sequence
 is spread by itself. llama3's spread the packed tokens together and take what
@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 
-def _refuse(name, dropout_p, alibi_slopes):
-    if dropout_p or alibi_slopes is not None:
-        raise NotImplementedError(f"{name}: dropout and ALiBi are not supported")
+def _refuse(name, dropout_p):
+    if dropout_p:
+        raise NotImplementedError(f"{name}: dropout is not supported")
 
 
 def _register(name, dim, call, doc):
@@ -51,10 +51,10 @@ def _function(name, layout):
         q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),
         alibi_slopes=None, deterministic=False, return_attn_probs=False, group=None,
     ):  # fmt: skip
-        _refuse(name, dropout_p, alibi_slopes)
+        _refuse(name, dropout_p)
         out, lse = ra.ring_attention(
             q, k, v, causal=causal, layout=layout, window_size=window_size,
-            softmax_scale=softmax_scale, process_set=group, return_lse=True,
+            softmax_scale=softmax_scale, process_set=group, return_lse=True, alibi_slopes=alibi_slopes,
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
@@ -67,12 +67,12 @@ def _varlen_function(name, layout):
         window_size=(-1, -1), alibi_slopes=None, deterministic=False, return_attn_probs=False,
         group=None,
     ):  # fmt: skip
-        _refuse(name, dropout_p, alibi_slopes)
+        _refuse(name, dropout_p)
         ranks = (group or global_process_set).size()
         out, lse = ra.ring_attention_varlen(
             q, k, v, [int(end) * ranks for end in cu_seqlens], causal=causal, layout=layout,
             layout_of="sequence", window_size=window_size, softmax_scale=softmax_scale,
-            process_set=group, return_lse=True,
+            process_set=group, return_lse=True, alibi_slopes=alibi_slopes,
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
@@ -124,12 +124,12 @@ def _llama3(
     dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), alibi_slopes=None,
     deterministic=False, return_attn_probs=False, group=None,
 ):  # fmt: skip
-    _refuse("llama3_flash_attn_varlen_func", dropout_p, alibi_slopes)
+    _refuse("llama3_flash_attn_varlen_func", dropout_p)
     process_set = group or global_process_set
     ends = _whole_cu_seqlens(cu_seqlens_q, local_k_slice, q.shape[0], process_set)
     out, lse = ra.ring_attention_varlen(
         q, k, v, ends, causal=causal, layout="contiguous", window_size=window_size,
-        softmax_scale=softmax_scale, process_set=group, return_lse=True,
+        softmax_scale=softmax_scale, process_set=group, return_lse=True, alibi_slopes=alibi_slopes,
     )  # fmt: skip
     return (out, lse, None) if return_attn_probs else out
 

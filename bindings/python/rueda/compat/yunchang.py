@@ -147,17 +147,21 @@ class LongContextAttention(torch.nn.Module):
                 window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
                 return_attn_probs=False, *args, **kwargs):  # fmt: skip
         """(batch, tokens of this rank, heads, head_dim), with gradients."""
-        if dropout_p or softcap or alibi_slopes is not None:
-            raise NotImplementedError("dropout, softcap and ALiBi are not supported")
+        if dropout_p:
+            raise NotImplementedError("dropout is not supported")
         tokens = _tokens_of_each(query.shape[1], self.ulysses_pg)
         exchange = _heads.Exchange(self.ulysses_pg, tokens, query.shape[2], key.shape[2])
         q, k, v = exchange.whole(query), exchange.keys(key), exchange.keys(value)
         if exchange.heads[exchange.rank] == 0:
             out = exchange.no_heads(q, k, v)  # on its whole ring
         else:
+            if alibi_slopes is not None:  # of all heads
+                first = sum(exchange.heads[: exchange.rank])
+                alibi_slopes = alibi_slopes[..., first : first + q.shape[2]]
             out = ra.ring_attention(
                 q, k, v, causal=causal, layout=self.layout, window_size=window_size,
-                softmax_scale=softmax_scale, process_set=self.ring_pg,
+                softmax_scale=softmax_scale, process_set=self.ring_pg, softcap=softcap,
+                alibi_slopes=alibi_slopes,
             )  # fmt: skip
         return exchange.back(out)
 

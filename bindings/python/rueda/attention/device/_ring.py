@@ -25,6 +25,8 @@ def options_of(options):
         raise ValueError("rotate='q': on GPUs keys and values travel; leave rotate out")
     if options.get("kv_wire") == "int8":
         raise ValueError("compression='int8' is not there for GPU tensors; 'bfloat16' is")
+    if options.get("softcap") or options.get("alibi_slopes"):
+        raise ValueError("softcap and alibi_slopes are not there for GPU tensors: their libraries' kernels are called without")
     return {
         **options,
         "rotate_forward": "kv",

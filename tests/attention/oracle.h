@@ -6,10 +6,11 @@
 
 #include "attention/spec.h"
 
-namespace rueda::attention {
+namespace rueda::testing {
 
 // (batch, tokens, heads, head_dim), the last index fastest.
 using Doubles = std::vector<double>;
+using attention::AttentionSpec;
 
 struct OracleResult {
   Doubles out;
@@ -32,4 +33,4 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
                                 const Doubles& v, const OracleResult& result, const Doubles& dout,
                                 const Doubles& dlse);
 
-}  // namespace rueda::attention
+}  // namespace rueda::testing

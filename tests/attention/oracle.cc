@@ -1,9 +1,10 @@
-#include "attention/oracle.h"
+#include "tests/attention/oracle.h"
 
 #include <cmath>
 #include <limits>
 
-namespace rueda::attention {
+namespace rueda::testing {
+using namespace attention;
 namespace {
 
 int64_t dilated_multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
@@ -42,17 +43,29 @@ double dot(const double* a, const double* b, int64_t n) {
 
 }  // namespace
 
+namespace {
+
+// Of query i among the keys.
+int64_t place_of(const AttentionSpec& spec, int64_t i) {
+  for (size_t s = 1; s < spec.mask.cu_seqlens.size(); ++s) {
+    const auto& ends =
+        spec.mask.cu_seqlens_k.empty() ? spec.mask.cu_seqlens : spec.mask.cu_seqlens_k;
+    if (i < spec.mask.cu_seqlens[s]) return i + ends[s] - spec.mask.cu_seqlens[s];
+  }
+  return i + spec.keys() - spec.length;
+}
+
+}  // namespace
+
 int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int64_t j) {
   const Mask& mask = spec.mask;
-  int64_t shift = spec.keys() - spec.length;
   for (size_t s = 1; s < mask.cu_seqlens.size(); ++s) {
     const auto& ends = mask.cu_seqlens_k.empty() ? mask.cu_seqlens : mask.cu_seqlens_k;
     if (i >= mask.cu_seqlens[s]) continue;
     if (j < ends[s - 1] || j >= ends[s]) return 0;
-    shift = ends[s] - mask.cu_seqlens[s];
     break;
   }
-  const int64_t place = i + shift;  // of the query among the keys
+  const int64_t place = place_of(spec, i);
   if (mask.causal && j > place) return 0;
   if (mask.left >= 0 && place - j > mask.left) return 0;
   if (mask.right >= 0 && j - place > mask.right) return 0;
@@ -66,6 +79,30 @@ int64_t multiplicity(const AttentionSpec& spec, int64_t kv_head, int64_t i, int6
   }
   return selected;
 }
+
+namespace {
+
+// A score as the softmax gets it, and by how much it grows with scale * q.k.
+struct Score {
+  double value, slope;
+};
+Score score_of(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t j, double s) {
+  double slope = 1;
+  if (spec.softcap != 0) {
+    const double t = std::tanh(s / spec.softcap);
+    s = spec.softcap * t;
+    slope = 1 - t * t;
+  }
+  if (!spec.alibi_slopes.empty()) {
+    const bool each = std::ssize(spec.alibi_slopes) > spec.heads;
+    const auto at = static_cast<size_t>((each ? b * spec.heads : 0) + h);
+    s -= static_cast<double>(spec.alibi_slopes[at]) *
+         std::abs(static_cast<double>(place_of(spec, i) - j));
+  }
+  return {s, slope};
+}
+
+}  // namespace
 
 OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const Doubles& k,
                             const Doubles& v) {
@@ -83,7 +120,8 @@ OracleResult oracle_forward(const AttentionSpec& spec, const Doubles& q, const D
         double largest = -std::numeric_limits<double>::infinity();
         for (int64_t j = 0; j < keys.tokens; ++j) {
           if (multiplicity(spec, h / group, i, j) == 0) continue;
-          const double s = scale * dot(&q[queries.at(b, i, h)], &k[keys.at(b, j, h / group)], d);
+          const double raw = scale * dot(&q[queries.at(b, i, h)], &k[keys.at(b, j, h / group)], d);
+          const double s = score_of(spec, b, h, i, j, raw).value;
           scores[static_cast<size_t>(j)] = s;
           largest = std::max(largest, s);
         }
@@ -128,9 +166,9 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
           const int64_t times = multiplicity(spec, h / group, i, j);
           if (times == 0) continue;
           const size_t kj = keys.at(b, j, h / group);
-          const double s = scale * dot(&q[qi], &k[kj], d);
-          const double p = static_cast<double>(times) * std::exp(s - result.lse[li]);
-          const double ds = p * (dot(&dout[qi], &v[kj], d) - delta) * scale;
+          const Score s = score_of(spec, b, h, i, j, scale * dot(&q[qi], &k[kj], d));
+          const double p = static_cast<double>(times) * std::exp(s.value - result.lse[li]);
+          const double ds = p * (dot(&dout[qi], &v[kj], d) - delta) * s.slope * scale;
           for (size_t x = 0; x < static_cast<size_t>(d); ++x) {
             gradients.dq[qi + x] += ds * k[kj + x];
             gradients.dk[kj + x] += ds * q[qi + x];
@@ -143,4 +181,4 @@ OracleGradients oracle_backward(const AttentionSpec& spec, const Doubles& q, con
   return gradients;
 }
 
-}  // namespace rueda::attention
+}  // namespace rueda::testing
