@@ -237,6 +237,7 @@ HostReport JobObserver::report(const HostQuestion& question) {
   made.round = question.round;
   std::vector<RankRecord> records = look(question.stacks_of, question.detail != Detail::kVitals);
   const auto ranks = newest();
+  const int64_t of_host = question.detail == Detail::kVitals ? host_cpu_ns() : 0;
   for (RankRecord& record : records) {
     const auto holder = ranks.find(record.rank);
     if (holder == ranks.end()) continue;  // it has left since it was looked at
@@ -247,6 +248,7 @@ HostReport JobObserver::report(const HostQuestion& question) {
     view.pieces = flight_pieces(watched.memory.bytes(), question.detail);
     if (question.detail == Detail::kVitals) {
       if (view.pid > 0) view.use = process_use(view.pid);
+      view.use.host_cpu_ns = of_host;
       view.stalled = stalled(watched);
     }
     record.flight.reset();
@@ -459,6 +461,7 @@ uint64_t JobObserver::stalled(const Watched& watched) const {
 
 JobVitals JobObserver::vitals() {
   JobVitals job{plan_.job_id, plan_.command, {}, {}, 0};
+  const int64_t of_host = host_cpu_ns();
   std::map<Rank, RankRecord> records;
   for (RankRecord& record : look({}, false)) records[record.rank] = std::move(record);
   for (const auto& [rank, watched] : newest()) {
@@ -475,6 +478,7 @@ JobVitals JobObserver::vitals() {
     const bool runs =
         one.life == RankRecord::Life::kRunning || one.life == RankRecord::Life::kSilent;
     if (runs && one.pid > 0) one.use = process_use(one.pid);
+    one.use.host_cpu_ns = of_host;
     if (runs) one.stalled = stalled(*watched);
     job.ranks.push_back(std::move(one));
   }

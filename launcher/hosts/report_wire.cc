@@ -57,6 +57,7 @@ std::vector<control::AgentMessage> to_wire(HostReport report) {
     observed->set_pid(view.pid);
     observed->set_cpu_ns(view.use.cpu_ns);
     observed->set_delayed_ns(view.use.delayed_ns);
+    observed->set_host_cpu_ns(view.use.host_cpu_ns);
     observed->set_resident_bytes(view.use.resident_bytes);
     observed->set_shared_memory_bytes(view.use.shared_memory_bytes);
     observed->set_stalled(view.stalled);
@@ -87,7 +88,8 @@ Result<RankView> view_from_wire(control::Observed* message) {
   view.pid = message->pid();
   view.use = {std::max<int64_t>(0, message->cpu_ns()), std::max<int64_t>(0, message->delayed_ns()),
               std::max<int64_t>(0, message->resident_bytes()),
-              std::max<int64_t>(0, message->shared_memory_bytes())};
+              std::max<int64_t>(0, message->shared_memory_bytes()),
+              std::max<int64_t>(0, message->host_cpu_ns())};
   view.stalled = message->stalled();
   for (auto& piece : *message->mutable_pieces())
     view.pieces.push_back({piece.offset(), std::move(*piece.mutable_data())});

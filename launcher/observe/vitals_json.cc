@@ -26,6 +26,7 @@ std::string rank_json(const JobVitals& job, const RankVitals& rank) {
       field("pid", rank.pid) + field("now", seconds(rank.now_ns));
   out += field("cpu_seconds", seconds(rank.use.cpu_ns));
   out += field("delayed_seconds", seconds(rank.use.delayed_ns));
+  out += field("host_cpu_seconds", seconds(rank.use.host_cpu_ns));
   out += field("resident_bytes", static_cast<double>(rank.use.resident_bytes));
   out += field("shared_memory_bytes", static_cast<double>(rank.use.shared_memory_bytes));
   out += field("late_seconds", job.late_seconds(rank.rank));

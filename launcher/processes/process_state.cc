@@ -124,6 +124,18 @@ ProcessUse process_use(pid_t pid) {
   return use;
 }
 
+int64_t host_cpu_ns() {
+  // The first line of what may be a long file: user, nice, system, idle, iowait, irq, softirq.
+  std::ifstream file("/proc/stat");
+  std::string line;
+  std::getline(file, line);
+  long long user = 0, nice = 0, system = 0, interrupts = 0, soft = 0;
+  if (std::sscanf(line.c_str(), "cpu %lld %lld %lld %*d %*d %lld %lld", &user, &nice, &system,
+                  &interrupts, &soft) != 5)
+    return 0;
+  return (user + nice + system + interrupts + soft) * (1'000'000'000 / sysconf(_SC_CLK_TCK));
+}
+
 bool catches_signal(pid_t pid, int signal) {
   const std::string caught = field(file_of(pid, "status"), "SigCgt");
   return !caught.empty() && signal > 0 && signal <= 64 &&

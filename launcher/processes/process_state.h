@@ -21,6 +21,8 @@ struct ProcessActivity {
 ProcessActivity process_activity(pid_t pid);
 // What it takes of the host so far; zeros where /proc does not say.
 ProcessUse process_use(pid_t pid);
+// What all processes of this host have computed so far; 0 where /proc does not say.
+int64_t host_cpu_ns();
 // Does it catch this signal? Else the signal would end it.
 bool catches_signal(pid_t pid, int signal);
 

@@ -89,6 +89,17 @@ TEST_CASE("the slowest rank is named with its cause", "[top]") {
   CHECK(said([](RankSample* one) { one->delayed_seconds = 0.4; }) ==
         begin + "it waits for a core for 40 % of its time: its host has more to do than cores");
   CHECK(said([](RankSample* one) {
+          one->delayed_seconds = 0.4;
+          one->host_cpu_seconds = 2.9;  // two ranks have had a second each
+        }) ==
+        begin + "it waits for a core for 40 % of its time: other processes use 0.9 cores there");
+  CHECK(said([](RankSample* one) {
+          one->late_seconds = 0;
+          one->delayed_seconds = 0.5;
+          one->host_cpu_seconds = 2.9;
+        }) == "the ranks on node1 wait for a core for 25 % of their time: other processes use "
+              "0.9 cores there");
+  CHECK(said([](RankSample* one) {
           one->cpu_seconds = 10.1;
           one->state = "blocked in read of descriptor 5";
         }) == begin + "it does not compute (10 % of a core): blocked in read of descriptor 5");

@@ -108,12 +108,17 @@ def test_disagreement_inside_a_group():
 
 
 @ranks(2, 3)
-def test_groups_without_a_name_of_different_sizes():
+def test_groups_of_different_sizes():
     for function in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
-        for few, many in ((1, 2), (2, 3)):
-            other = "outside a group" if few == 1 else f"of {few}"
-            with everyone_raises(None, "Mismatched groups", other, f"of {many}"):
-                function([np.ones(4)] * (many if last() else few))
+        for name in (None, "100 %"):
+            for few, many in ((1, 2), (2, 3)):
+                other = "outside a group" if few == 1 else f"of {few}"
+                with everyone_raises(name, "Mismatched groups", other, f"of {many}"):
+                    function([np.ones(4)] * (many if last() else few), name=name)
+    for _ in range(5):  # remembered, and planned
+        hvd.grouped_allreduce([np.ones(4)] * 3, name="planned")
+    with everyone_raises("planned", "Mismatched groups", "of 2", "of 3"):
+        hvd.grouped_allreduce([np.ones(4)] * (3 if last() else 2), name="planned")
 
 
 @ranks(2, 3)

@@ -140,6 +140,58 @@ def test_transformations():
 
 
 @ranks(2)
+def test_second_derivatives():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    mine = np.arange(4.0) / 4 + r
+    total, root = n * np.arange(4) / 4 + n * (n - 1) / 2, np.arange(4) / 4
+    x = jnp.asarray(mine, jnp.float32)
+    collectives = {  # and the diagonal of the hessian of the sum of its sines
+        "allreduce": (lambda x: hvd.allreduce(x, hvd.Sum), -n * n * np.sin(total)),
+        "average": (lambda x: hvd.allreduce(x, name="mean"), -np.sin(total / n)),
+        "reducescatter": (lambda x: hvd.reducescatter(x, hvd.Sum), -n * n * np.sin(total)),
+        "alltoall": (hvd.alltoall, -np.sin(mine)),
+        "allgather": (hvd.allgather, -np.sin(mine)),
+        "broadcast": (lambda x: hvd.broadcast(x, 0), -np.sin(root) * (r == 0)),
+    }
+    for name, (collective, diagonal) in collectives.items():
+        def f(x, collective=collective):
+            return jnp.sin(collective(x)).sum()
+
+        ways = [jax.hessian(f)]
+        if name not in ("allgather", "broadcast"):  # whose backward averages, twice
+            ways.append(jax.jacrev(jax.grad(jax.checkpoint(f))))
+        for way in ways:
+            np.testing.assert_allclose(jax.jit(way)(x), np.diag(diagonal), rtol=1e-5, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(jax.hessian(f)(x), np.diag(diagonal), rtol=1e-5, atol=1e-6)  # not jitted
+
+    def thrice(x):
+        return jax.lax.scan(lambda c, _: (hvd.allreduce(c * c, hvd.Average), None), x, None, 2)[0].sum()
+
+    np.testing.assert_allclose(jnp.diag(jax.jit(jax.hessian(thrice))(jnp.ones(2))), 12)
+
+
+@ranks(2)
+def test_named_pytrees_of_different_sizes_are_an_error_on_all():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    for run in (lambda f: f, jax.jit):
+        for few, many in ((1, 2), (2, 3)):
+            tree = [jnp.ones(4)] * (many if hvd.rank() else few)
+            other = "outside a group" if few == 1 else f"of {few}"
+            for collective in (hvd.allreduce, hvd.reducescatter, hvd.alltoall, lambda x, name: hvd.broadcast(x, 0, name=name)):
+                with pytest.raises(jax.errors.JaxRuntimeError, match=f"Mismatched groups.*{other}.*of {many}"):
+                    jax.block_until_ready(run(lambda t, f=collective: f(t, name="tree"))(tree))
+        with pytest.raises(Exception, match="Mismatched"):
+            jax.block_until_ready(run(lambda t: hvd.allgather(t, name="rows"))(tree))
+
+
+@ranks(2)
 def test_one_function_twice():
     import jax
     import jax.numpy as jnp

@@ -99,19 +99,19 @@ def test_a_writer_of_ones_own_is_taken():
 @ranks(2)
 def test_weights_and_biases_and_mlflow():
     logged = []
-    run = types.SimpleNamespace(step=0, log=lambda values, step: logged.append(("wandb", step, set(values))))
+    run = WandbRun()
     sys.modules["mlflow"] = types.SimpleNamespace(
         log_metrics=lambda values, step, run_id=None: logged.append(("mlflow", step, run_id)))
     try:
-        steps(rueda.loggers.WeightsAndBiases(run, every=3), 6)
+        steps(rueda.loggers.WeightsAndBiases(run, every=3, alone=True), 6)
         steps(rueda.loggers.MLflow("run7", every=3), 3)
     finally:
         del sys.modules["mlflow"]
     if hvd.rank() == 0:
-        assert [(who, step) for who, step, _ in logged] == [("wandb", 3), ("wandb", 6), ("mlflow", 3)]
-        assert logged[1][2] == NAMES and logged[2][2] == "run7"
+        assert [row["rueda/step"] for row in run.rows] == [3, 6] and logged == [("mlflow", 3, "run7")]
+        assert set(run.rows[1]) == NAMES | {"rueda/step"}
     else:
-        assert logged == []
+        assert logged == run.rows == []
 
 
 @pytest.mark.parametrize("module, use", [
@@ -127,13 +127,51 @@ def test_what_is_not_installed_is_one_error(monkeypatch, module, use):
         use()
 
 
-def test_weights_and_biases_gets_no_step_that_it_would_drop(monkeypatch):
-    steps_seen = []
-    run = types.SimpleNamespace(step=0, log=lambda values, step: steps_seen.append(step))
-    logger = rueda.loggers.WeightsAndBiases(run)
-    for run.step, step in ((0, 5), (20, 10), (20, 30)):
-        logger.write({}, step)
-    assert steps_seen == [5, 20, 30]
+class WandbRun:
+    """A run of Weights & Biases, whose `log` drops what has a smaller step than the run."""
+
+    def __init__(self):
+        self.step, self.rows, self.dropped, self.metrics, self._row = 0, [], [], {}, {}
+
+    def define_metric(self, name, step_metric=None, hidden=False):
+        self.metrics[name] = step_metric
+
+    def log(self, values, step=None, commit=None):
+        if step is not None and step < self.step:
+            self.dropped.append(values)
+            return
+        if step is not None and step > self.step:
+            self._write(step)
+        self._row.update(values)
+        if commit or (commit is None and step is None):
+            self._write(self.step + 1)
+
+    def _write(self, step):
+        if self._row:
+            self.rows.append(self._row)
+        self.step, self._row = step, {}
+
+
+def test_scalars_live_beside_what_the_program_logs_with_steps_of_its_own(monkeypatch):
+    now = numbers(size=1)
+    monkeypatch.setattr(rueda.loggers._scalars.basics, "rank", lambda: 0)
+    monkeypatch.setattr(rueda.loggers._scalars.basics, "stats", lambda: dict(now))
+    for own_steps in (True, False):
+        now.update(seconds=0, bytes=0)
+        run = WandbRun()
+        logger = rueda.loggers.WeightsAndBiases(run, every=10)
+        for step in range(1, 101):
+            now.update(seconds=step, bytes=step * (step if step > 50 else 1))
+            logger.step()
+            if step % 25 == 0:  # an epoch; its number is smaller than the number of steps
+                run.log({"loss": 1.0}, **({"step": step // 25} if own_steps else {}))
+        run.log({})
+        assert run.dropped == [] and [row["loss"] for row in run.rows if "loss" in row] == [1.0] * 4
+        ours = [row for row in run.rows if "rueda/step" in row]
+        assert [row["rueda/step"] for row in ours] == [20, 50, 70, 100]
+        # Nothing of the time between two rows is lost.
+        assert [row["rueda/bytes_per_second"] for row in ours] == [1, 1, (70 * 70 - 50) / 20, (100 * 100 - 70 * 70) / 30]
+        assert run.metrics == {"rueda/step": None, "rueda/*": "rueda/step"}
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=None))
     with pytest.raises(ValueError, match=r"wandb\.init\(\) on rank 0"):
         rueda.loggers.WeightsAndBiases().write({}, 1)

@@ -260,6 +260,14 @@ def check_keras_layers(hvd, tf):
     mine = layer(whole[8 * r : 8 * (r + 1)], training=True)
     np.testing.assert_allclose(mine, plain(whole, training=True)[8 * r : 8 * (r + 1)], atol=1e-5)
     np.testing.assert_allclose(layer.moving_variance, plain.moving_variance, rtol=1e-5)
+    cut = 5  # batches of different sizes: each row counts once; with a mask, those that it has
+    some = whole[:cut] if r == 0 else whole[cut:]
+    expected = plain(whole, training=True)
+    np.testing.assert_allclose(layer(some, training=True), expected[:cut] if r == 0 else expected[cut:], atol=1e-5)
+    rows, kept = tf.reshape(whole, [n, 8, -1]), tf.sequence_mask([3, 7], 8)
+    expected = keras.layers.BatchNormalization()(rows, training=True, mask=kept)
+    got = hvd.SyncBatchNormalization()(rows[r : r + 1], training=True, mask=kept[r : r + 1])
+    np.testing.assert_allclose(got, expected[r : r + 1], atol=1e-4)
     with pytest.raises(ValueError, match="fused=True"):
         hvd.SyncBatchNormalization(fused=True)
 

@@ -504,7 +504,8 @@ class Runtime:
         finish : callable
             Called once with the list of ended `Request`; returns what `synchronize` returns.
         group : bool
-            Reduce as one; members are named ``<name>_<i>of<n>``, without a name ``noname.<count>_<i>``.
+            Reduce as one; members are named ``<name>[<i>]``, without a name ``noname.<count>_<i>``: without their
+            number, so that groups of other sizes meet and are told so.
         """
         entry, handle = _Entry(keep, finish), next(self._handles)
         if self._strict and name:
@@ -542,11 +543,8 @@ class Runtime:
             return
         with self._lock:
             counted = self._unnamed[operations[0].process_set]
-            if name is None:  # without the number of members: groups of other sizes meet and are told so
-                full, of = f"noname.{counted[kind]}", ""
-            else:
-                full, of = name, f"of{len(operations)}"
-            names = [f"{full}_{i}{of}" for i in range(1, len(operations) + 1)]
+            form = f"noname.{counted[kind]}_%d" if name is None else name.replace("%", "%%") + "[%d]"
+            names = [form % i for i in range(1, len(operations) + 1)]
             self._start(entry, context, operations, names, 1)
             if name is None:
                 counted[kind] += 1

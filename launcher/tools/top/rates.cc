@@ -7,6 +7,8 @@ namespace rueda::top {
 namespace {
 
 constexpr double kWorthAWord = 0.02;  // of the others' time
+constexpr double kMuch = 0.1;         // of a rank's own time
+constexpr double kForeign = 0.3;      // cores
 
 double share(double more, double seconds) {
   return seconds <= 0 ? 0 : std::clamp(more / seconds, 0.0, 1.0);
@@ -18,9 +20,24 @@ std::string in_percent(double share) {
   return text;
 }
 
+// Why ranks of a host lack cores: what others have there.
+std::string shortage(const std::string& host, const std::vector<Row>& rows) {
+  double all = 0, ranks = 0;
+  for (const Row& row : rows) {
+    if (row.host != host) continue;
+    all = std::max(all, row.host_cores);
+    ranks += row.cores;
+  }
+  const double foreign = all - ranks;
+  if (foreign < kForeign) return ": its host has more to do than cores";
+  char text[64];
+  std::snprintf(text, sizeof(text), ": other processes use %.1f cores there", foreign);
+  return text;
+}
+
 // Why a rank comes late, by what it does instead. others: cores that the others use, in the mean.
-std::string cause(const Row& row, double others) {
-  const double much = std::max(0.1, row.late / 4);
+std::string cause(const Row& row, double others, const std::vector<Row>& rows) {
+  const double much = std::max(kMuch, row.late / 4);
   if (row.state.starts_with("stopped") || row.state.starts_with("frozen"))
     return "it is " + row.state;
   if (row.data >= much) return "it waits for data for " + in_percent(row.data) + " of its time";
@@ -29,8 +46,8 @@ std::string cause(const Row& row, double others) {
     return (more ? "it computes longer than the others (" + in_percent(row.cores) +
                        " of a core, they " + in_percent(others) + ") and "
                  : std::string("it ")) +
-           "waits for a core for " + in_percent(row.delayed) +
-           " of its time: its host has more to do than cores";
+           "waits for a core for " + in_percent(row.delayed) + " of its time" +
+           shortage(row.host, rows);
   }
   if (row.cores < 0.5) {
     // The state is that of one moment: it says something only where it is a reason.
@@ -79,6 +96,7 @@ void Rates::take(const Sample& sample) {
       row.delayed = share(one.delayed_seconds - then.delayed_seconds, passed);
       row.bytes_per_second = std::max(0.0, one.bytes - then.bytes) / passed;
       row.cores = std::max(0.0, one.cpu_seconds - then.cpu_seconds) / passed;
+      row.host_cores = std::max(0.0, one.host_cpu_seconds - then.host_cpu_seconds) / passed;
     } else if (known != earlier.end() && known->second->pid != one.pid) {
       history.clear();  // another process
     }
@@ -98,16 +116,30 @@ double Rates::planned_share() const {
   return share(planned, all);
 }
 
+namespace {
+
+// Of a job in which ranks are late by turns, as whoever had no core last.
+std::string short_of_cores(const std::vector<Row>& rows) {
+  for (const Row& host : fold_by_host(rows)) {
+    if (host.delayed < kMuch) continue;
+    return "the ranks" + (host.host.empty() ? "" : " on " + host.host) + " wait for a core for " +
+           in_percent(host.delayed) + " of their time" + shortage(host.host, rows);
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string slowest(const std::vector<Row>& rows) {
   const auto worst = std::max_element(rows.begin(), rows.end(),
                                       [](const Row& a, const Row& b) { return a.late < b.late; });
-  if (worst == rows.end() || rows.size() < 2 || worst->late < kWorthAWord) return "";
+  if (worst == rows.end() || worst->late < kWorthAWord) return short_of_cores(rows);
   double others = 0;
   for (const Row& row : rows) others += &row == &*worst ? 0 : row.cores;
-  others /= static_cast<double>(rows.size() - 1);
+  others /= std::max<double>(1, static_cast<double>(rows.size()) - 1);
   return "rank " + std::to_string(worst->rank) + (worst->host.empty() ? "" : " on " + worst->host) +
          ": the others waited for it for " + in_percent(worst->late) + " of their time; " +
-         cause(*worst, others);
+         cause(*worst, others, rows);
 }
 
 std::vector<Row> fold_by_host(const std::vector<Row>& rows) {

@@ -24,7 +24,8 @@ struct Row {
   double data = 0;          // and for data
   double delayed = 0;       // and for a core, of its first thread
   double bytes_per_second = 0;
-  double cores = 0;  // in use
+  double cores = 0;       // in use
+  double host_cores = 0;  // in use by all processes of its host; 0: unknown
   double resident_bytes = 0, shared_memory_bytes = 0;
   double stalled = 0;
   std::vector<double> history;  // step_seconds, the newest last
@@ -47,7 +48,8 @@ class Rates {
   std::map<Rank, std::deque<double>> history_;
 };
 
-// The rank that the others wait for, and why, in one sentence; "": nobody waits much.
+// The rank that the others wait for, and why, in one sentence; or the host whose ranks all lack
+// cores; "": nobody waits much.
 std::string slowest(const std::vector<Row>& rows);
 // A row for each host, in the order of its first rank.
 std::vector<Row> fold_by_host(const std::vector<Row>& rows);

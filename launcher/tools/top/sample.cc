@@ -36,6 +36,7 @@ RankSample rank_of(const YAML::Node& node) {
       {"planned_batches", &out.planned_batches},
       {"cpu_seconds", &out.cpu_seconds},
       {"delayed_seconds", &out.delayed_seconds},
+      {"host_cpu_seconds", &out.host_cpu_seconds},
       {"resident_bytes", &out.resident_bytes},
       {"shared_memory_bytes", &out.shared_memory_bytes},
       {"pending", &out.pending},

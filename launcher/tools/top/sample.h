@@ -20,7 +20,9 @@ struct RankSample {
   double steps = 0, timed_steps = 0, step_seconds = 0;
   double waiting_seconds = 0, late_seconds = 0, data_wait_seconds = 0;
   double bytes = 0, batches = 0, planned_batches = 0;
-  double cpu_seconds = 0, delayed_seconds = 0, resident_bytes = 0, shared_memory_bytes = 0;
+  double cpu_seconds = 0, delayed_seconds = 0;
+  double host_cpu_seconds = 0;  // of all processes of its host
+  double resident_bytes = 0, shared_memory_bytes = 0;
   double pending = 0, stalled = 0;
 };
 

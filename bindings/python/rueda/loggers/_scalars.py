@@ -57,16 +57,18 @@ class ScalarLogger:
     def __init__(self, every=50):
         if every < 1:
             raise ValueError(f"every is the number of steps between two looks, 1 or more, not {every}")
-        self._every, self._count, self._before = every, 0, None
+        self._every, self._count = every, 0
+        self._before = self._last = None  # stats that the next scalars begin with, and of the last ones
 
     def step(self, step=None):
         """A step has ended; ``step``: its number, counted here without it. True if scalars were written."""
         self._count += 1
         if self._count % self._every or basics.rank() != 0:
             return False
-        now = basics.stats()
+        if self.is_kept():
+            self._before = self._last
+        self._last = now = basics.stats()
         values = scalars(now, self._before)
-        self._before = now
         self.write(
             {name: value for name, value in values.items() if not math.isnan(value)},
             self._count if step is None else step,
@@ -76,6 +78,10 @@ class ScalarLogger:
     def write(self, values, step):
         """``values``: float by name; ``step``: an int."""
         raise NotImplementedError
+
+    def is_kept(self):
+        """Whether what was written last stays; else the next scalars replace it, and are of its time, too."""
+        return True
 
     def close(self):
         """Nothing is written behind it."""
@@ -105,19 +111,32 @@ class TensorBoard(ScalarLogger):
 class WeightsAndBiases(ScalarLogger):
     """To Weights & Biases: ``run`` is what ``wandb.init`` has returned; None: the run that is active.
 
-    Weights & Biases drops what has a smaller step than the run's last. So where the program's own ``run.log`` has counted
-    further than `step`, the scalars go to the step where the run is. ValueError when no run is active.
+    The scalars go with the row that the program's next ``run.log`` writes, so that they never move the run's own
+    step, whatever steps the program gives; their own is ``rueda/step``. Those of one row are of the time since the
+    row before. Of a program that writes no rows, ``alone=True`` writes them. ValueError when no run is active.
     """
 
-    def __init__(self, run=None, every=50):
+    def __init__(self, run=None, every=50, alone=False):
         super().__init__(every)
-        self._run = run
+        self._run, self._alone = run, alone
+        self._row = None  # the run's step when the last scalars were given to it
 
-    def write(self, values, step):
+    def _run_now(self):
         run = self._run or needed("wandb", "wandb", "rueda.loggers.WeightsAndBiases").run
         if run is None:
             raise ValueError("no run of Weights & Biases is active: call wandb.init() on rank 0, or give its run")
-        run.log(values, step=max(step, run.step))
+        return run
+
+    def is_kept(self):
+        return self._row is None or self._alone or self._run_now().step != self._row
+
+    def write(self, values, step):
+        run = self._run_now()
+        if self._row is None:
+            run.define_metric("rueda/step", hidden=True)
+            run.define_metric("rueda/*", step_metric="rueda/step")
+        self._row = run.step
+        run.log({**values, "rueda/step": step}, commit=self._alone)
 
 
 class MLflow(ScalarLogger):

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from rueda.common.basics import Average
+from rueda.common.basics import Sum
 from rueda.common.process_sets import global_process_set
 from rueda.tensorflow.mpi_ops import grouped_allreduce
 
@@ -11,7 +11,7 @@ from rueda.tensorflow.mpi_ops import grouped_allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """keras.layers.BatchNormalization whose mean and variance are those of all ranks' batches.
 
-    Ranks have batches of the same size.
+    Ranks may have batches of different sizes: each example counts once.
 
     Parameters
     ----------
@@ -33,7 +33,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         mean, variance = super()._moments(inputs, mask)
         if self._process_set.size() == 1:
             return mean, variance
-        mean, squares = grouped_allreduce(
-            [mean, variance + tf.square(mean)], op=Average, process_set=self._process_set
-        )
+        count = tf.cast(tf.reduce_prod(tf.shape(inputs)) if mask is None else tf.math.count_nonzero(mask), mean.dtype)
+        of_all = [tf.math.multiply_no_nan(each, count) for each in (mean, variance + tf.square(mean))]
+        *sums, count = grouped_allreduce([*of_all, count], op=Sum, process_set=self._process_set)
+        mean, squares = (each / count for each in sums)
         return mean, squares - tf.square(mean)
