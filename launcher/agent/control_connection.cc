@@ -163,8 +163,9 @@ class OutputCall : public grpc::ClientWriteReactor<control::OutputMessage> {
     }
     if (waiting_ < kMaxOutputWaiting) mailbox_->wake();
   }
-  void OnDone(const grpc::Status&) override {
+  void OnDone(const grpc::Status& status) override {
     const std::lock_guard lock(mutex_);
+    whole_ = status.ok() && !broken_;
     broken_ = done_ = true;
     mailbox_->wake();
     changed_.notify_all();
@@ -190,9 +191,10 @@ class OutputCall : public grpc::ClientWriteReactor<control::OutputMessage> {
     if (!writing_ && !broken_) StartWritesDone();
     RemoveHold();
   }
+  // All of it has come to the controller.
   bool done() const {
     const std::lock_guard lock(mutex_);
-    return done_;
+    return whole_;
   }
   bool wait(std::optional<TimePoint> until) {
     context_.TryCancel();
@@ -208,7 +210,7 @@ class OutputCall : public grpc::ClientWriteReactor<control::OutputMessage> {
   std::condition_variable changed_;
   std::deque<control::OutputMessage> outgoing_;
   size_t waiting_ = 0;
-  bool writing_ = false, finishing_ = false, broken_ = false, done_ = false;
+  bool writing_ = false, finishing_ = false, broken_ = false, done_ = false, whole_ = false;
 };
 
 class GrpcControlConnection : public ControlConnection {

@@ -53,6 +53,8 @@ class ControlConnection {
   virtual bool lasts() const { return false; }
   virtual bool seeks() const { return false; }
   virtual int session() const { return 0; }
+  // Nothing has been heard for a while, and somebody should have been: another is tried beside it.
+  virtual void doubt() {}
 };
 
 }  // namespace rueda::launcher

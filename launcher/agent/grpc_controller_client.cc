@@ -92,6 +92,8 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
       newcomers_.begin(message.probe_task());
     } else if (message.has_probe_over()) {
       newcomers_.end();
+    } else if (message.has_taken_over()) {
+      begin_session();
     } else if (message.has_goodbye()) {
       goodbye_ = true;
       job_code_ = message.goodbye().exit_code();
@@ -103,6 +105,7 @@ void GrpcControllerClient::take_messages(Clock::time_point now) {
 
 bool GrpcControllerClient::controller_is_lost(Clock::time_point now) {
   if (client_->seeks()) last_heard_ = now;
+  if (now - last_heard_ > kSuspectAfter) client_->doubt();
   return gone_ || now - last_heard_ > silence_;
 }
 
@@ -112,7 +115,6 @@ void GrpcControllerClient::work() {
   if (now - last_work_ > 2 * kHeartbeat) last_heard_ += now - last_work_;
   last_work_ = now;
   take_messages(now);
-  if (session_ != client_->session()) begin_session();
   const auto send = [this](MemberId member, std::string_view bytes, bool end) {
     send_store_bytes(member, bytes, end);
   };

@@ -1,17 +1,24 @@
-// A connection to the controller of an elastic job that outlives it: where the controller is
-// killed, the next one is sought, where the last one said that it would listen.
+// A connection to the controller of an elastic job that outlives what it is made of.
 //
-//   connected ──its end, no goodbye──> seeking ──found──> connected: who we are, what we keep, what
-//                                         │                 has become of our members; the output
-//                                         └─patience──> gone for good
+//   connected ──its end, no goodbye──> seeking ──found──> introduced ──┬─ Resumed: the same controller
+//       │                                 │  ^                         │    goes on where it was
+//       └─silence: another beside it──────┘  └──ended                  └─ TakenOver: another one hears
+//                                         └─patience──> gone for good       who we are, what we keep
+//
+// Where the controller lives a lost connection costs nothing: each message has a number
+// (proto/control.proto: Resumes), and what the other side lacks is said again over the next. Where
+// it was killed the next controller is sought, where the last one said that it would listen, and
+// told what has become of our members; the output goes there.
 //
 // Meanwhile the ranks go on. What they write is kept up to kMostOutput, and what is dropped is
 // told; lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
-// store) is not kept: its owner sends it anew when session() has changed.
+// store) is not kept for another controller: its owner sends it anew when session() has changed.
 //
-// Owns its connection and a thread that seeks. Threads: as ControlConnection.
+// Owns its connection, a thread that seeks, and those that wait for the end of connections which
+// were given up. Threads: as ControlConnection.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -51,7 +58,7 @@ class LastingConnection : public ControlConnection {
   bool gone() const override { return gone_; }
   std::string why_gone() const override { return why_; }
   void send(control::AgentMessage message) override;
-  bool idle() const override { return connection_ != nullptr && connection_->idle(); }
+  bool idle() const override { return is_known_ && connection_->idle(); }
   void open_output(int host_index) override;
   void output(MemberId member, int stream, std::string_view bytes) override;
   size_t output_waiting() const override;
@@ -59,8 +66,9 @@ class LastingConnection : public ControlConnection {
   bool output_done() const override { return output_is_open_ && connection_->output_done(); }
   bool close(std::chrono::milliseconds limit) override;
   bool lasts() const override { return true; }
-  bool seeks() const override { return connection_ == nullptr && !gone_; }
+  bool seeks() const override { return !is_known_ && !gone_; }
   int session() const override { return session_; }
+  void doubt() override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -69,23 +77,34 @@ class LastingConnection : public ControlConnection {
 
   void remember(const control::AgentMessage& message);
   void forget_oldest();
+  void begin_seeking(bool at_once);
   void seek(bool at_once);
   void stop_seeking();
   void give_up_if_due();
+  void replace_doubted();
+  void retire(std::unique_ptr<ControlConnection> old);
   void introduce();
+  void resume(const control::Resumed& there);
+  void adopt(const control::TakenOver& there);
   control::AgentMessage registration() const;
+  void open_stream_of_output();
+  void send_output(MemberId member, int stream, std::string_view bytes);
   void pour_output();
-  void take_own(control::ControllerMessage* message);
+  bool take_own(control::ControllerMessage* message);
 
   Setup setup_;
   const UniqueFd wake_;  // somebody was found
   std::string address_;
   std::unique_ptr<ControlConnection> connection_;  // null while seeking; send() holds mutex_
+  std::atomic<bool> is_known_ = true;              // the other end has said who it is
   bool output_is_open_ = false, gone_ = false, goodbye_ = false;
   std::string why_;
   int session_ = 0;
+  bool doubted_ = false;  // a connection is sought beside this one
+  std::vector<std::thread> retired_;
+  std::atomic<int> still_retiring_{0};
   bool heard_ = true;        // something, from this controller
-  Clock::time_point since_;  // we seek; one that says nothing does not count
+  std::atomic<Clock::time_point> since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
 
   uint64_t serial_ = 0;
@@ -98,13 +117,20 @@ class LastingConnection : public ControlConnection {
     Key key;
     std::string bytes;  // empty: its end
   };
-  std::deque<Written> output_;
+  std::deque<Written> output_;              // while there is no connection
+  std::deque<Written> sent_output_;         // each one message, not acknowledged
+  uint64_t first_output_ = 0;               // the number of the first of these
   std::map<Key, std::string> begun_lines_;  // of what was sent
   size_t output_bytes_ = 0, dropped_ = 0;
+  std::string secret_;     // for Resumes
+  uint64_t received_ = 0;  // of the controller's numbered messages
 
   std::mutex mutex_;  // of connection_ for other threads, told_, lines_, and what follows
+  std::deque<control::AgentMessage> sent_;  // not acknowledged
+  uint64_t first_sent_ = 0;                 // the number of the first of these
+  size_t before_registering_ = 0;           // of these
   std::condition_variable changed_;
-  bool stop_ = false;
+  bool stop_ = false, is_seeking_ = false;
   std::unique_ptr<ControlConnection> found_;
   std::thread seeker_;
 };

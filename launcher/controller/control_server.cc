@@ -11,6 +11,7 @@
 #include "collectives/base/utf8.h"
 #include "collectives/host/event_fd.h"
 #include "launcher/controller/acceptor.h"
+#include "launcher/controller/host_line.h"
 #include "launcher/controller/job_host.h"
 #include "launcher/controller/succession.h"
 #include "launcher/hosts/limits.h"
@@ -37,7 +38,10 @@ struct Peer {
 class AgentStream
     : public grpc::ServerBidiReactor<control::AgentMessage, control::ControllerMessage> {
  public:
-  AgentStream(Hub* hub, Peer peer) : hub_(hub), peer_(std::move(peer)) { StartRead(&incoming_); }
+  AgentStream(Hub* hub, grpc::CallbackServerContext* context)
+      : hub_(hub), context_(context), peer_(*context) {
+    StartRead(&incoming_);
+  }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -46,6 +50,8 @@ class AgentStream
   void send(control::ControllerMessage message);
   bool idle();
   void read_on() { StartRead(&incoming_); }
+  // Ends it without a word: another has taken its place.
+  void cancel() { context_->TryCancel(); }
   const Peer& peer() const { return peer_; }
 
  private:
@@ -53,6 +59,7 @@ class AgentStream
   void close(const grpc::Status& status);
 
   Hub* const hub_;
+  grpc::CallbackServerContext* const context_;
   const Peer peer_;
   control::AgentMessage incoming_;
   int host_ = -1;
@@ -81,16 +88,43 @@ class OutputStream : public grpc::ServerReadReactor<control::OutputMessage> {
 // Everything that the streams share. Streams call it from gRPC's threads.
 class Hub {
  public:
-  Hub(std::string token, std::string version, std::vector<std::string> hosts, bool takes_over,
-      UniqueFd wake)
-      : token_(std::move(token)),
-        version_(std::move(version)),
-        hosts_(std::move(hosts)),
+  Hub(const ControlServer::Setup& setup, UniqueFd wake)
+      : token_(setup.token),
+        version_(setup.version),
+        resumes_(setup.resumes),
+        hosts_(setup.hosts),
         streams_(hosts_.size()),
+        lines_(hosts_.size()),
         joined_(hosts_.size()),
         waiting_(hosts_.size()),
-        takes_over_(takes_over),
+        takes_over_(setup.takes_over),
         wake_(std::move(wake)) {}
+
+  // Goes on where a connection of this agent has ended, or seems to have; else it is as any other.
+  // Returns its place.
+  std::optional<int> resume(const control::Register& agent, AgentStream* stream) {
+    if (!agent.has_resumes() || !same_secret(agent.token(), token_)) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    const int host = agent.host_index();
+    if (host < 0 || host >= static_cast<int>(hosts_.size()) || !stream->peer().may_be(host))
+      return std::nullopt;
+    HostLine& line = lines_[static_cast<size_t>(host)];
+    if (!line.is_open() || !same_secret(agent.resumes().secret(), line.secret()))
+      return std::nullopt;
+    AgentStream*& known = streams_[static_cast<size_t>(host)];
+    if (known != nullptr) known->cancel();
+    known = stream;
+    line.acknowledged(agent.resumes().received());
+    control::ControllerMessage first;
+    *first.mutable_resumed() = line.resumed();
+    stream->send(std::move(first));
+    for (const control::ControllerMessage& message : line.kept()) stream->send(message);
+    AgentEvent event;
+    event.kind = AgentEvent::Kind::kResumed;
+    event.host = host;
+    queue(std::move(event));
+    return host;
+  }
 
   // The place of an agent that has introduced itself, or why it has none.
   Result<int> admit(const control::Register& agent, AgentStream* stream) {
@@ -141,6 +175,12 @@ class Hub {
     takes_over_ = false;
   }
 
+  // The host is lost, or let go: what is kept for another connection is forgotten.
+  void forget_host(int host) {
+    const std::lock_guard lock(mutex_);
+    lines_[static_cast<size_t>(host)].end();
+  }
+
   // It must come over the connection of the host that it is said to be of.
   bool knows_output(const control::OutputMessage& first, const Peer& peer) {
     if (!same_secret(first.token(), token_)) return false;
@@ -152,24 +192,36 @@ class Hub {
            stream->peer().name == peer.name;
   }
 
-  // Returns whether the stream may read on now; else it is told with read_on().
-  bool push(AgentEvent event, AgentStream* from) {
+  // Returns whether the stream may read on now; else it is told with read_on(). `told`: what comes
+  // with it.
+  bool push(AgentEvent event, AgentStream* from, std::vector<AgentEvent> told = {}) {
     const std::lock_guard lock(mutex_);
     if (closing_) return true;
     const auto host = static_cast<size_t>(event.host);
-    if (event.kind == AgentEvent::Kind::kGone) {
-      if (streams_[host] == nullptr) return true;
-      streams_[host] = nullptr;
-    }
+    if (streams_[host] != from) return true;  // it has another connection by now
+    const bool is_end = event.kind == AgentEvent::Kind::kGone;
+    if (is_end) streams_[host] = nullptr;
+    if (event.kind == AgentEvent::Kind::kMessage) lines_[host].heard();
+    if (event.message.has_heartbeat())
+      lines_[host].acknowledged(event.message.heartbeat().received());
     queue(std::move(event));
-    if (++waiting_[host] < kMaxEventsWaiting || from == nullptr) return true;
+    for (AgentEvent& one : told) queue(std::move(one));
+    if (++waiting_[host] < kMaxEventsWaiting || is_end) return true;
     stopped_.push_back(from);
     return false;
   }
 
-  bool push_output(control::OutputMessage message, int host, OutputStream* from) {
+  // `is_first`: it brings no output.
+  bool push_output(control::OutputMessage message, int host, bool is_first, const Peer& peer,
+                   OutputStream* from) {
     const std::lock_guard lock(mutex_);
-    if (closing_) return true;
+    AgentStream* const stream = streams_[static_cast<size_t>(host)];
+    HostLine& line = lines_[static_cast<size_t>(host)];
+    const bool is_old =
+        line.is_open() && (stream == nullptr || stream->peer().address != peer.address);
+    // What has come by an old connection comes again by the next.
+    if (closing_ || is_old) return true;
+    if (!is_first && line.heard_output(message.data().size())) acknowledge(stream, &line);
     AgentEvent event;
     event.kind = AgentEvent::Kind::kOutput;
     event.host = host;
@@ -212,16 +264,23 @@ class Hub {
   void send(int host, control::ControllerMessage message) {
     const std::lock_guard lock(mutex_);
     AgentStream* const stream = streams_[static_cast<size_t>(host)];
+    HostLine& line = lines_[static_cast<size_t>(host)];
+    const bool begins = message.has_assign() || message.has_taken_over();
+    if (begins && resumes_) {
+      auto secret = make_token();
+      line.begin(secret.ok() ? std::move(secret).value() : std::string());
+      if (message.has_assign()) message.mutable_assign()->set_secret(line.secret());
+      if (message.has_taken_over()) message.mutable_taken_over()->set_secret(line.secret());
+    }
+    if (!begins) line.said(message);
     if (stream != nullptr) stream->send(std::move(message));
   }
 
   void beat() {
     const std::lock_guard lock(mutex_);
-    for (AgentStream* stream : streams_) {
-      if (stream == nullptr || !stream->idle()) continue;
-      control::ControllerMessage message;
-      message.mutable_heartbeat();
-      stream->send(std::move(message));
+    for (size_t host = 0; host < streams_.size(); ++host) {
+      if (streams_[host] != nullptr && streams_[host]->idle())
+        acknowledge(streams_[host], &lines_[host]);
     }
   }
 
@@ -267,9 +326,16 @@ class Hub {
     }
     return -1;
   }
+  // A sign of life.
+  static void acknowledge(AgentStream* stream, HostLine* line) {
+    control::ControllerMessage message;
+    *message.mutable_heartbeat() = line->acknowledgement();
+    stream->send(std::move(message));
+  }
   void add_place(const std::string& name) {
     hosts_.push_back(name);
     streams_.push_back(nullptr);
+    lines_.emplace_back();
     joined_.push_back(false);
     waiting_.push_back(0);
   }
@@ -287,9 +353,11 @@ class Hub {
   }
 
   const std::string token_, version_;
+  const bool resumes_;
   std::mutex mutex_;  // of what follows; a stream's own mutex may be taken under it
   std::vector<std::string> hosts_;
   std::vector<AgentStream*> streams_;
+  std::vector<HostLine> lines_;
   std::vector<bool> joined_;
   std::vector<size_t> waiting_;
   std::vector<AgentEvent> events_;
@@ -308,13 +376,21 @@ void AgentStream::OnReadDone(bool ok) {
       AgentEvent event;
       event.host = host_;
       event.text = "its connection has ended";
-      hub_->push(std::move(event), nullptr);
+      hub_->push(std::move(event), this);
     }
     close(grpc::Status::OK);
     return;
   }
   AgentEvent event;
   event.kind = AgentEvent::Kind::kMessage;
+  if (host_ < 0 && incoming_.has_register_()) {
+    if (const auto resumed = hub_->resume(incoming_.register_(), this)) {
+      host_ = *resumed;
+      incoming_.Clear();
+      return StartRead(&incoming_);
+    }
+  }
+  std::vector<AgentEvent> told;
   if (host_ < 0) {
     const auto place = incoming_.has_register_() ? hub_->admit(incoming_.register_(), this)
                                                  : Status(Code::kUnauthenticated, "no token");
@@ -322,11 +398,19 @@ void AgentStream::OnReadDone(bool ok) {
     host_ = place.value();
     incoming_.mutable_register_()->clear_token();
     event.kind = AgentEvent::Kind::kRegistered;
+    if (incoming_.register_().has_holds()) {
+      for (auto& message : *incoming_.mutable_register_()->mutable_holds()->mutable_told()) {
+        AgentEvent& one = told.emplace_back();
+        one.kind = AgentEvent::Kind::kMessage;
+        one.host = host_;
+        one.message = std::move(message);
+      }
+    }
   }
   event.host = host_;
   event.message = std::move(incoming_);
   incoming_.Clear();
-  if (hub_->push(std::move(event), this)) StartRead(&incoming_);
+  if (hub_->push(std::move(event), this, std::move(told))) StartRead(&incoming_);
 }
 
 void AgentStream::send(control::ControllerMessage message) {
@@ -377,14 +461,15 @@ void AgentStream::OnDone() {
 
 void OutputStream::OnReadDone(bool ok) {
   if (!ok) return Finish(grpc::Status::OK);
-  if (host_ < 0) {
+  const bool is_first = host_ < 0;
+  if (is_first) {
     if (!hub_->knows_output(incoming_, peer_))
       return Finish({grpc::StatusCode::UNAUTHENTICATED, "the token is wrong"});
     host_ = incoming_.host_index();
   }
   control::OutputMessage message = std::move(incoming_);
   incoming_.Clear();
-  if (hub_->push_output(std::move(message), host_, this)) StartRead(&incoming_);
+  if (hub_->push_output(std::move(message), host_, is_first, peer_, this)) StartRead(&incoming_);
 }
 
 void OutputStream::OnDone() {
@@ -397,7 +482,7 @@ class Service : public control::Control::CallbackService {
   explicit Service(Hub* hub) : hub_(hub) {}
   grpc::ServerBidiReactor<control::AgentMessage, control::ControllerMessage>* Attach(
       grpc::CallbackServerContext* context) override {
-    return new AgentStream(hub_, Peer(*context));
+    return new AgentStream(hub_, context);
   }
   grpc::ServerReadReactor<control::OutputMessage>* Output(grpc::CallbackServerContext* context,
                                                           control::OutputEnd*) override {
@@ -413,7 +498,7 @@ class GrpcControlServer : public ControlServer {
   GrpcControlServer(const Setup& setup, UniqueFd wake)
       : listen_on_(setup.addresses),
         port_(setup.port),
-        hub_(setup.token, setup.version, setup.hosts, setup.takes_over, std::move(wake)),
+        hub_(setup, std::move(wake)),
         service_(&hub_) {}
   ~GrpcControlServer() override { stop(); }
 
@@ -460,10 +545,20 @@ class GrpcControlServer : public ControlServer {
     accept();
     return {};
   }
+  Status listen_for_return(std::vector<ListeningSocket> bound) override {
+    if (return_acceptor_ != nullptr) return {};
+    if (bound.empty()) return listen();
+    RUEDA_ASSIGN_OR_RETURN(return_acceptor_, Acceptor::listen(std::move(bound)));
+    accept(return_acceptor_.get());
+    return {};
+  }
+  void end_return() override { return_acceptor_.reset(); }
+  void forget_host(int host) override { hub_.forget_host(host); }
   void add_host(const std::string& name) override { hub_.add_host(name); }
   void taken_over() override { hub_.taken_over(); }
   void stop() override {
     if (acceptor_ != nullptr) acceptor_->stop();
+    return_acceptor_.reset();
     if (server_ == nullptr) return;
     hub_.close();
     server_->Shutdown(std::chrono::system_clock::now());
@@ -473,7 +568,11 @@ class GrpcControlServer : public ControlServer {
 
  private:
   void accept() {
-    acceptor_->start(
+    accept(acceptor_.get());
+    listens_ = true;
+  }
+  void accept(Acceptor* acceptor) {
+    acceptor->start(
         [door = door_](int listener, UniqueFd connection) {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
           parameters.listener_fd = listener;
@@ -481,7 +580,6 @@ class GrpcControlServer : public ControlServer {
           door->HandleNewConnection(&parameters);
         },
         hub_.hosts());
-    listens_ = true;
   }
 
   const std::vector<std::string> listen_on_;
@@ -489,7 +587,7 @@ class GrpcControlServer : public ControlServer {
   Hub hub_;
   Service service_;
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
-  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<Acceptor> acceptor_, return_acceptor_;
   bool listens_ = false;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -6,7 +6,8 @@
 //          within kHandshakeLimit; a stream is nothing until its first message has brought the
 //          token. At most kMaxStrangers connections are accepted within kHandshakeLimit, or what
 //          the job's hosts need; the rest waits in the kernel. Once all agents are there nothing
-//          listens any more, until another host is invited.
+//          listens any more, until another host is invited, or one's connection has ended: who goes
+//          on then must have the secret that this one agent was given, besides all the rest.
 // Threads: every member from any thread; stop() from one.
 #pragma once
 
@@ -22,7 +23,8 @@
 namespace rueda::launcher {
 
 struct AgentEvent {
-  enum class Kind { kRegistered, kMessage, kOutput, kGone };
+  // kResumed: a connection that had ended, or seemed to, was made again, and nothing is lost.
+  enum class Kind { kRegistered, kResumed, kMessage, kOutput, kGone };
   Kind kind = Kind::kGone;
   int host = 0;
   control::AgentMessage message;  // of kRegistered, kMessage
@@ -43,6 +45,8 @@ class ControlServer {
     std::vector<ListeningSocket> bound = {};
     // Agents of a job whose controller was killed come (Register.holds), and nobody else at first.
     bool takes_over = false;
+    // An agent whose connection has ended may go on over another; until then what it is sent waits.
+    bool resumes = false;
   };
   // Fails when none of the addresses can be listened on.
   static Result<std::unique_ptr<ControlServer>> start(Setup setup);
@@ -60,6 +64,11 @@ class ControlServer {
   virtual void stop_listening() = 0;
   // Does nothing while it listens. Other ports than before where the kernel chooses.
   virtual Status listen() = 0;
+  // While such an agent is awaited: on sockets that have their addresses already, or as listen().
+  virtual Status listen_for_return(std::vector<ListeningSocket> bound) = 0;
+  virtual void end_return() = 0;
+  // It is not waited for any more: a host that was lost, or is let go.
+  virtual void forget_host(int host) = 0;
   // One more place, with the next number.
   virtual void add_host(const std::string& name) = 0;
   // From now on others may come, too.

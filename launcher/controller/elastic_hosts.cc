@@ -196,11 +196,13 @@ void JobController::let_go() {
     }
     if (!ranks_of(there).empty()) continue;
     narrate("host " + host.name() + " is let go");
+    if (host.is_cut) lost_cut_ = clock_now();
     host.state = State::kFinished;
     plan_.succession->note_host(number, false);
     observer_->host_gone(there);
     leave_round(there);
     say_goodbye_to(there);
+    server_->forget_host(there);
   }
 }
 

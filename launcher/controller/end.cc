@@ -104,6 +104,9 @@ void JobController::host_lost(int number, const std::string& why) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
+  if (server_ != nullptr) server_->forget_host(number);
+  if (host.is_cut) lost_cut_ = clock_now();
+  host.is_cut = false;
   if (!ran && host.may_fail && goes_on()) return drop(number, "its agent is lost: " + why);
   host.state = State::kLost;
   plan_.succession->note_host(static_cast<size_t>(number), false);

@@ -44,7 +44,9 @@ ReachHost JobController::reach_of(const std::string& name, const control::Regist
 
 // Nobody is awaited: nothing listens, and no ticket is good for anything.
 void JobController::close_door() {
-  if (count(State::kAwaited) != 0 || listens_for_late_) return;
+  // A fixed port is also the one where agents come back to.
+  const bool is_shared = awaits_return_ && plan_.options.listen_port != 0;
+  if (count(State::kAwaited) != 0 || listens_for_late_ || is_shared) return;
   server_->stop_listening();
   ticket_door_.reset();
   tickets_.clear();

@@ -1,6 +1,7 @@
 // The class behind run_controller. start.cc: until agents are started; hosts.cc: from an agent that
 // is here to ranks on its host; elastic_hosts.cc: hosts that come and go; take_over.cc: after
-// another one that was killed; loop.cc: the loop; end.cc: ends of ranks and hosts, and of the job.
+// another one that was killed; come_back.cc: a host whose connection has ended; loop.cc: the loop;
+// end.cc: ends of ranks and hosts, and of the job.
 #pragma once
 
 #include <deque>
@@ -91,6 +92,13 @@ class JobController {
   void take_over();
   void go_on(const std::vector<ElasticMembers::Living>& living);
   void close_door_after_all();
+  // ---- come_back.cc
+  void connection_ended(int host, const std::string& why);
+  void connection_is_back(int host);
+  bool is_dead(int host) const;
+  void await_return();
+  void await_no_return();
+  bool any_cut() const;
   // ---- elastic_hosts.cc
   bool finds_hosts() const { return elastic() && plan_.elastic->discovery.has_value(); }
   Status invite(const HostSlots& host);
@@ -189,6 +197,8 @@ class JobController {
   std::set<int> epoch_hosts_;  // with ranks of the epoch that began last
   // While we take over: who is back, and what has come from them.
   bool taking_over_ = false, listens_for_late_ = false;
+  bool awaits_return_ = false;  // we listen where agents come back to
+  std::optional<TimePoint> lost_cut_;  // when a host was lost that did not come back
   std::map<int, control::Holds> back_;
   TimePoint last_back_;
   std::vector<AgentEvent> waiting_events_;

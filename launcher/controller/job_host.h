@@ -30,6 +30,7 @@ struct JobHost {
   std::string why_late;
   std::optional<std::chrono::steady_clock::time_point> again_at;
   bool suspect = false;
+  bool is_cut = false;  // its connection has ended, and it may come back over another
 
   const std::string& name() const { return plan.host.host; }
   bool talks() const { return state != State::kAwaited && state != State::kLost; }

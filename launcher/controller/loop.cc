@@ -124,16 +124,15 @@ void JobController::take_event(AgentEvent* taken) {
       event.kind == AgentEvent::Kind::kRegistered && event.message.register_().has_holds();
   if (comes_back) return agent_back(event.host, event.message.register_());
   if (event.kind == AgentEvent::Kind::kGone) gone_.insert(event.host);
+  if (event.kind == AgentEvent::Kind::kResumed) gone_.erase(event.host);
   if (taking_over_) return waiting_events_.push_back(std::move(event));
   JobHost& host = hosts_[static_cast<size_t>(event.host)];
   host.last_heard = clock_now();
   switch (event.kind) {
     case AgentEvent::Kind::kRegistered: agent_here(event.host, event.message.register_()); break;
     case AgentEvent::Kind::kMessage: take_message(event.host, &event.message); break;
-    case AgentEvent::Kind::kGone:
-      host_lost(event.host, event.text);
-      observer_->host_gone(event.host);
-      break;
+    case AgentEvent::Kind::kResumed: connection_is_back(event.host); break;
+    case AgentEvent::Kind::kGone: connection_ended(event.host, event.text); break;
     case AgentEvent::Kind::kOutput: {
       const auto& output = event.output;
       if (output.stream() < 1 || output.stream() > 2 || !runs_at(event.host, output.member()))
@@ -237,6 +236,8 @@ void JobController::reap() {
 void JobController::starter_ended(size_t number) {
   const Starter& starter = *starters_[number];
   JobHost& host = hosts_[number];
+  if (host.is_cut && is_dead(static_cast<int>(number)))
+    return host_lost(static_cast<int>(number), "its connection has ended");
   const bool awaited = plan_.use_srun ? count(State::kAwaited) > 0 : host.state == State::kAwaited;
   if (!awaited || failure_ != 0) return;
   const bool final = plan_.use_srun || !starter.may_come_later();
@@ -255,11 +256,14 @@ void JobController::check_silence(TimePoint at) {
     const auto silent = at - host.last_heard;
     if (silent > limit) {
       std::ostringstream text;
-      text << "no sign of life for " << plan_.options.silence_seconds << " s";
+      text << (host.is_cut ? "its connection has ended, and no other was made for "
+                           : "no sign of life for ")
+           << plan_.options.silence_seconds << " s";
       host_lost(static_cast<int>(i), text.str());
     } else if (silent > kSuspectAfter && !host.suspect) {
       host.suspect = true;
       say("host " + host.name() + " has given no sign of life for 1 s");
+      await_return();
     } else if (silent < kSuspectAfter / 2 && host.suspect) {
       host.suspect = false;
       say("host " + host.name() + " is back");
@@ -324,6 +328,7 @@ void JobController::check_time() {
   if (server_ != nullptr) {
     take_over_if_due(at);
     close_door_after_all();
+    await_no_return();
     act_on_kept();
   }
   if (taking_over_) return;

@@ -60,8 +60,9 @@ Status JobController::prepare() {
   ControlServer::Setup setup;
   setup.certificates = plan_.succession->certificates();
   setup.token = plan_.succession->token();
-  if (taking_over_) setup.bound = plan_.succession->take_door();
+  if (taking_over_) setup.bound = plan_.succession->door();
   setup.takes_over = taking_over_;
+  setup.resumes = elastic() && has_successor();
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
   const bool some_here =

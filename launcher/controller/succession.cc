@@ -1,5 +1,6 @@
 #include "launcher/controller/succession.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -66,6 +67,15 @@ Status Succession::open_door() {
     }
   }
   return {};
+}
+
+std::vector<ListeningSocket> Succession::door() const {
+  std::vector<ListeningSocket> door;
+  for (const ListeningSocket& socket : door_) {
+    UniqueFd fd(fcntl(socket.fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (fd) door.push_back({std::move(fd), socket.address, socket.port});
+  }
+  return door;
 }
 
 bool Succession::may_follow(std::chrono::steady_clock::time_point now) {

@@ -65,8 +65,9 @@ class Succession {
   // Null where nobody is invited later.
   const Issuer* issuer() const { return issuer_.get(); }
   int generation() const { return generation_; }  // 0: the first
-  // Of one that takes over. Empty where the port is fixed: that is free again.
-  std::vector<ListeningSocket> take_door() { return std::move(door_); }
+  // Where another controller would listen, and agents are told to come back to. Empty where the
+  // port is fixed: that is free.
+  std::vector<ListeningSocket> door() const;
   // Of the door; empty: nobody takes over.
   const std::vector<std::string>& door_addresses() const { return door_addresses_; }
   rendezvous::StoreJournal::Files journal() const;

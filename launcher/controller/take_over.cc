@@ -204,7 +204,7 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
 void JobController::close_door_after_all() {
   if (taking_over_ || !listens_for_late_) return;
   const auto waits = std::chrono::duration<double>(plan_.options.elastic.driver_timeout_seconds);
-  if (!late_.empty() && clock_now() - begun_ < waits) return;
+  if (any_cut() || (!late_.empty() && clock_now() - begun_ < waits)) return;
   listens_for_late_ = false;
   close_door();
 }

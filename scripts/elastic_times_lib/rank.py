@@ -41,12 +41,20 @@ class Model(torch.nn.Module):
         return (self.trained * x).sum()
 
 
-class State(hvd.elastic.TorchState):
-    def sync(self):
-        begin = time.monotonic()
-        super().sync()  # its save comes when this has come back
-        synced = time.monotonic()
-        say("sync", synced, synced - begin)
+def tell_syncs(state):
+    """How long each `sync` of it takes until its save begins. Its class stays the library's own."""
+    sync, save, begun = state.sync, state._synced, []
+
+    def syncing():
+        begun[:] = [time.monotonic()]
+        sync()
+
+    def synced():
+        now = time.monotonic()
+        say("sync", now, now - begun[0])
+        save()
+
+    vars(state).update(sync=syncing, _synced=synced)
 
 
 def main():
@@ -56,7 +64,8 @@ def main():
     model = Model()
     optimizer = torch.optim.SGD([model.trained], lr=1e-3)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("trained", model.trained)])
-    state = State(model, optimizer, step=0, last=-1)
+    state = hvd.elastic.TorchState(model, optimizer, step=0, last=-1)
+    tell_syncs(state)
     times, messages = [], []
 
     @hvd.elastic.run

@@ -154,6 +154,95 @@ def test_a_newcomer_has_its_memory_before_others_wait_for_it(monkeypatch):
     assert len(given) == 2 and places == [given[1].data_ptr(), given[0].data_ptr(), given[1].data_ptr()]
 
 
+def storages(state):
+    return {each.data_ptr() for each in [*state.model.state_dict().values(), *_tensors(state.optimizer.state_dict())]}
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [each for one in values for each in _tensors(one)]
+
+
+def test_a_restore_fills_the_tensors_that_there_are_and_lends_the_saved_ones_only():
+    state = made()
+    train(state)
+    state.commit()
+    kept, mine = contents(state), storages(state)
+    train(state)
+    state.restore()
+    assert same(contents(state), kept)
+    assert storages(state) == mine
+    train(state, 2)  # what was saved is nobody else's
+    state.restore()
+    assert same(contents(state), kept)
+
+
+class Keeps(torch.nn.Linear):
+    """A module that keeps what it is given."""
+
+    def load_state_dict(self, state, *args, **kwargs):
+        return super().load_state_dict(state, *args, assign=True, **kwargs)
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="assign= came with PyTorch 2.1")
+def test_a_module_that_keeps_what_it_is_given_does_not_get_the_only_copy():
+    model = Keeps(3, 2)
+    state = TorchState(model, batch=0)
+    kept = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        state.restore()
+        with torch.no_grad():
+            model.weight += 1
+    state.restore()
+    assert same(copy.deepcopy(dict(model.state_dict())), dict(kept))
+
+
+def copies_made(monkeypatch, state):
+    """[how many times anything is saved anew], from now on."""
+    made_of = []
+    for handler in state._handlers.values():
+        kind = type(handler.copies)
+        monkeypatch.setattr(kind, "anew", lambda copies, anew=kind.anew: made_of.append(copies) or anew(copies))
+        break
+    return made_of
+
+
+@pytest.mark.parametrize("change", ["nothing", "weights", "options", "a callback"])
+def test_what_is_saved_already_is_not_saved_again_by_the_sync(monkeypatch, change):
+    state = made()
+    train(state)
+    state.commit()
+    if change == "a callback":
+        state.register_reset_callbacks([lambda: None])
+    state.restore()
+    state._is_as_saved = True
+    if change == "weights":
+        with torch.no_grad():
+            state.model[0].weight += 1
+    if change == "options":
+        state.optimizer.param_groups[0]["lr"] = 0.5
+    saves = copies_made(monkeypatch, state)
+    state.sync()
+    assert len(saves) == {"nothing": 0, "options": 0, "weights": 1, "a callback": 2}[change]
+    kept = contents(state)
+    train(state, 2)
+    state.optimizer.param_groups[0]["lr"] = 0.7
+    state.restore()
+    assert same(contents(state), kept)
+
+
+def test_a_sync_some_time_after_a_save_is_a_save(monkeypatch):
+    state = made()
+    train(state)
+    state.commit()
+    saves = copies_made(monkeypatch, state)
+    state.model[0].weight.data += 1  # has no version
+    state.sync()
+    assert len(saves) == 2
+
+
 def test_large_pages_hold_tensors_of_all_kinds():
     large = torch.rand(3, 1 << 19, 2)
     for tensor in large, large.transpose(0, 2), large[:, ::2], large.double(), large.bool(), torch.rand(7), torch.empty(0, 4):

@@ -89,6 +89,7 @@ def _run(func, reset, state, args, kwargs):
             if changed:
                 if branch == RESTORE and holds:  # a newcomer has nothing to go back to
                     state.restore()
+                    state._is_as_saved = True
                 reset()
                 state.on_reset()
             if branch == FRESH:
@@ -100,6 +101,7 @@ def _run(func, reset, state, args, kwargs):
                 state.agreed(_commits_of_all(state, is_later))
             holds = True  # a state that all have agreed on
             points.begin(state)
+            state._is_as_saved = False
             result = func(state, *args, **kwargs)
             _finished.commits = max(_finished.commits or 0, state.commits)
             return result

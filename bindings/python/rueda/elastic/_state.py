@@ -63,6 +63,7 @@ class State:
     commits = 0  # saves, those by `commit` and others: who has more has a newer state; it comes with what is synchronized
     _alone = 0  # of them, those by `save` since all ranks had the same number: they need not have made them together
     _is_saving = _is_syncing = False
+    _is_as_saved = False  # it was saved or restored a moment ago, and the training function has not gone on since
     is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
     _replicas = None  # of one that is guarded: `Replicas`
     _word = 0  # the newest announcement that any rank had seen, in the newest vote
@@ -109,10 +110,12 @@ class State:
             # A loss that was healed there has served what was announced before, and others heard of nothing else.
             served = self.is_guarded and serial_of(self._word) <= serial_of(runtime.epoch.announced)
             if not served or self._is_reset_due():
+                self._is_as_saved = True
                 raise interrupt
             return
         self.committed()
         if self._is_reset_due():
+            self._is_as_saved = True
             raise HostsUpdatedInterrupt(True)
 
     def _save_uncounted(self):

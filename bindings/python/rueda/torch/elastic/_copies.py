@@ -15,6 +15,7 @@ import warnings
 import torch
 
 from rueda.torch import _large_pages
+from rueda.torch.memory import storage_of
 from rueda.torch.elastic._streams import Streams
 
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
@@ -75,14 +76,30 @@ def _outline(state, tensors):
     return copy.deepcopy(state)
 
 
-def _filled(outline, tensors):
+def _filled(outline, tensors, own=_large_pages.clone):
     if isinstance(outline, _Place):
-        return _large_pages.clone(tensors[outline.index])
+        return own(tensors[outline.index])
     if isinstance(outline, dict):
-        return {key: _filled(value, tensors) for key, value in outline.items()}
+        return {key: _filled(value, tensors, own) for key, value in outline.items()}
     if type(outline) in (list, tuple):
-        return type(outline)(_filled(value, tensors) for value in outline)
+        return type(outline)(_filled(value, tensors, own) for value in outline)
     return copy.deepcopy(outline)
+
+
+def _skeleton(outline):
+    """The outline without what is no tensor: where its tensors are."""
+    if isinstance(outline, _Place):
+        return outline.index
+    if isinstance(outline, dict):
+        return {key: _skeleton(value) for key, value in outline.items()}
+    if type(outline) in (list, tuple):
+        return [_skeleton(value) for value in outline]
+    return None
+
+
+def _is_like(tensor, other):
+    same = tensor.layout is other.layout is torch.strided and not tensor.is_quantized
+    return same and (tensor.shape, tensor.dtype, tensor.device) == (other.shape, other.dtype, other.device)
 
 
 def _key(tensor):
@@ -103,6 +120,21 @@ def _same_bytes(left, right):
     if left.is_floating_point() or left.is_complex():  # not-a-number is equal to itself here
         return bool(((left == right) | ((left != left) & (right != right))).all())
     return torch.equal(left, right)
+
+
+def _itself(tensor):
+    return tensor
+
+
+def _lent(tensor):
+    return tensor if tensor.layout is torch.strided else tensor.clone()
+
+
+def _memory(tensor):
+    """That of its storage; something that no other has, where it has several or none."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return id(tensor)
+    return tensor.device, storage_of(tensor).data_ptr()
 
 
 class Copies:
@@ -201,10 +233,55 @@ class Copies:
 
     def state(self):
         """A state dict of its own with what was saved; the error, if it could not be copied."""
+        self._require()
+        return _filled(self._outline, self._buffers)
+
+    def restore_by(self, load, in_place=False):
+        """``load(state dict)``: of what was saved, without another copy of it where that can be.
+
+        A module copies from what it is given: it gets the saved tensors, and what it should have kept of them is copied
+        afterwards. ``in_place``, for an optimizer, which keeps what it is given: it gets its own tensors, filled, or, where
+        they are others than at the save, copies.
+        """
+        self._require()
+        if in_place:
+            now = []
+            is_same = _skeleton(_outline(self._take(), now)) == _skeleton(self._outline) and all(map(_is_like, now, self._buffers))
+            if not is_same:
+                load(_filled(self._outline, self._buffers))
+                return
+            with torch.no_grad():
+                for tensor, saved in zip(now, self._buffers):
+                    tensor.copy_(saved)
+            load(_filled(self._outline, now, _itself))
+        else:
+            load(_filled(self._outline, self._buffers, _lent))
+            now = []
+            _outline(self._take(), now)
+            kept = {_memory(tensor) for tensor in now}
+            self._buffers = [_large_pages.clone(each) if _memory(each) in kept else each for each in self._buffers]
+        self._versions = [tensor._version for tensor in self._live]
+
+    def is_current(self):
+        """Whether what there is now is what was saved, as far as tensors' versions say; what is no tensor is saved anew then.
+
+        Somebody who has written to their memory without them has not changed their versions.
+        """
+        if self._is_owed or self._error is not None or not self._intact:
+            return False
+        now = []
+        outline = _outline(self._take(), now)
+        if _skeleton(outline) != _skeleton(self._outline) or any(_key(tensor) is None for tensor in now):
+            return False
+        if [(_key(each), each._version) for each in now] != [(_key(each), v) for each, v in zip(self._live, self._versions)]:
+            return False
+        self._outline = outline
+        return True
+
+    def _require(self):
         self.hold()
         if self._error is not None:
             raise self._error
-        return _filled(self._outline, self._buffers)
 
     def _copy(self, i):
         self._buffers[i].copy_(self._live[i])

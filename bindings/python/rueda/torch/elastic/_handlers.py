@@ -44,37 +44,44 @@ class StateHandler:
         self.save()
 
 
-class ModelStateHandler(StateHandler):
-    """Of a `torch.nn.Module`: parameters and buffers."""
+class _Copied(StateHandler):
+    """Of what has a large ``state_dict``."""
 
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, value):
+        super().__init__(value)
         self.copies = Copies(lambda: self.value.state_dict())
+        self.is_settled = False  # nothing has come with the last sync, so that the next save may find it saved already
 
     def save(self):
-        self.copies = self.copies.anew()
+        is_settled, self.is_settled = self.is_settled, False
+        if not (is_settled and self.copies.is_current()):
+            self.copies = self.copies.anew()
+
+    def _share(self, tensors, what):
+        moved = share_tensors(tensors, what, self.copies.of)
+        self.is_settled = moved.pieces == 0
+
+
+class ModelStateHandler(_Copied):
+    """Of a `torch.nn.Module`: parameters and buffers."""
 
     def prepare(self):
         self.copies.prepare()
 
     def restore(self):
-        self.value.load_state_dict(self.copies.state())
+        self.copies.restore_by(self.value.load_state_dict)
 
     def sync(self):
         self.copies.hold()  # what comes overwrites it
-        share_tensors(whole_tensors(self.value.state_dict()), "model", self.copies.of)
+        self._share(whole_tensors(self.value.state_dict()), "model")
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(_Copied):
     """Of a `torch.optim.Optimizer`: state and options."""
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
         self._room = []  # for the state of one that has not stepped yet
-        self.copies = Copies(lambda: self.value.state_dict())
-
-    def save(self):
-        self.copies = self.copies.anew()
 
     def prepare(self):
         self._room = [] if self.value.state else expected_tensors(self.value)
@@ -82,7 +89,7 @@ class OptimizerStateHandler(StateHandler):
 
     def restore(self):
         with same_objects(self.value):
-            self.value.load_state_dict(self.copies.state())
+            self.copies.restore_by(self.value.load_state_dict, in_place=True)
 
     def sync(self):
         self.copies.hold()
@@ -90,7 +97,7 @@ class OptimizerStateHandler(StateHandler):
             self.value,
             0,
             global_process_set,
-            lambda tensors: share_tensors(tensors, "optimizer state", self.copies.of),
+            lambda tensors: self._share(tensors, "optimizer state"),
             in_place=True,
             room=self._room,
         )

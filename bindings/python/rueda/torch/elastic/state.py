@@ -169,8 +169,16 @@ class TorchState(ObjectState):
         super().sync()
 
     def _synced(self):
+        if not self._is_as_saved or self._may_have_changed():
+            for handler in self._handlers.values():
+                handler.is_settled = False
         self._save_uncounted()
         self._is_begun = True
+
+    def _may_have_changed(self):
+        """Whether code of the script may have run between what was restored and the end of the sync."""
+        names = ("commit", "restore", "sync", "reset", "on_reset", "save")
+        return bool(self._reset_callbacks) or any(getattr(type(self), name) is not getattr(TorchState, name) for name in names)
 
     def entered(self):
         if self._local is not None:
