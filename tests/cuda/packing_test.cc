@@ -13,8 +13,8 @@ using nccl::DeviceCommunicator;
 using nccl::plan_packing;
 
 int64_t copies() {
-  static const auto count =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kFakeKernels, RTLD_NOW), "fake_kernels_copies"));
+  static const auto count = reinterpret_cast<int64_t (*)()>(
+      dlsym(dlopen(built::kFakeKernels, RTLD_NOW), "fake_kernels_copies"));
   return count();
 }
 
@@ -73,16 +73,16 @@ TEST_CASE("packed tensors are reduced to the same bits as tensors one by one") {
 
 TEST_CASE(
     "the buffer is NCCL's memory and known to NCCL where it has such calls, else plain memory") {
-  const auto registered =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kStubNccl, RTLD_NOW), "stub_nccl_registered"));
+  const auto registered = reinterpret_cast<int64_t (*)()>(
+      dlsym(dlopen(built::kStubNccl, RTLD_NOW), "stub_nccl_registered"));
   const std::vector<size_t> counts(6, 100);
   const int64_t before = registered();
   const auto with = reduced(DType::kFloat32, counts, ReduceOp::kSum);
   CHECK(registered() == before + 3);
   const int64_t packed = copies();
-  const auto without =
-      reduced(DType::kFloat32, counts, ReduceOp::kSum,
-              [](Rank, nccl::Machine::Options* options) { options->library = built::kStubNcclOld; });
+  const auto without = reduced(
+      DType::kFloat32, counts, ReduceOp::kSum,
+      [](Rank, nccl::Machine::Options* options) { options->library = built::kStubNcclOld; });
   CHECK(registered() == before + 3);
   CHECK(copies() == packed + 3 * 2 * 2);
   CHECK(with == without);
