@@ -170,7 +170,8 @@ TEST_CASE("a call of a group is refused in a CUDA graph, and does not count", "[
   using End = int (*)(cuda::StreamHandle, struct CUgraph_st**);
   const auto begin =
       reinterpret_cast<Begin>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuStreamBeginCapture_v2"));
-  const auto end = reinterpret_cast<End>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuStreamEndCapture"));
+  const auto end =
+      reinterpret_cast<End>(dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "cuStreamEndCapture"));
   GpuWorld gpus(2);
   const auto texts = gpus.world.run([&](Rank rank, Runtime& r) -> std::string {
     const uint32_t group = must(r.open_group("captured", {0, 1}));

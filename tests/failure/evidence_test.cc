@@ -114,7 +114,8 @@ TEST_CASE("a rank that dumps its core without our handlers is named and waited f
 
 TEST_CASE("too few descriptors are told with how many it takes", "[failure]") {
 #ifndef __SANITIZE_ADDRESS__  // whose checks take descriptors themselves
-  Job rank({"-np", "2", "sh", "-c", "ulimit -n 12; exec \"$0\" steps steps=1 mib=1", built::kRankProgram},
+  Job rank({"-np", "2", "sh", "-c", "ulimit -n 12; exec \"$0\" steps steps=1 mib=1",
+            built::kRankProgram},
            setup_of(""));
   CHECK(rank.wait() != 0);
   INFO(rank.out() << rank.err());

@@ -171,8 +171,8 @@ TEST_CASE("rueda bench measures all gradients of a model", "[bench]") {
 }
 
 TEST_CASE("rueda bench measures the ranks of a job that ruedarun started", "[bench]") {
-  Job job({"-np", "3", "--no-prefix", built::kRuedaTool, "bench", "--case", "allreduce:f32:private:4",
-           "--iterations", "2"});
+  Job job({"-np", "3", "--no-prefix", built::kRuedaTool, "bench", "--case",
+           "allreduce:f32:private:4", "--iterations", "2"});
   CHECK(job.wait() == 0);
   CHECK_THAT(job.out(), Catch::Contains("3 ranks") && Catch::Contains("exact"));
 }

@@ -15,7 +15,8 @@ namespace {
 // Each rank in a shell, which goes on with the second command.
 Words wrapped(const Words& flags, const std::string& actions, const std::string& then) {
   Words all = flags;
-  all.insert(all.end(), {"sh", "-c", std::string(built::kElasticRank) + " " + actions + "; " + then});
+  all.insert(all.end(),
+             {"sh", "-c", std::string(built::kElasticRank) + " " + actions + "; " + then});
   return all;
 }
 

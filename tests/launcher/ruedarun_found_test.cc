@@ -91,8 +91,8 @@ TEST_CASE("-np auto is a rank per GPU, or per core", "[ruedarun]") {
   REQUIRE(sched_getaffinity(0, sizeof(cpus), &cpus) == 0);
   int first = 0;
   while (!CPU_ISSET(first, &cpus)) ++first;
-  Job bound({"-c", std::to_string(first), built::kRuedarun, "-np", "auto", "--no-prefix", "sh", "-c",
-             "echo $RUEDA_SIZE"},
+  Job bound({"-c", std::to_string(first), built::kRuedarun, "-np", "auto", "--no-prefix", "sh",
+             "-c", "echo $RUEDA_SIZE"},
             [] {
               Job::Setup setup = with({"CUDA_VISIBLE_DEVICES="});
               setup.program = "/usr/bin/taskset";

@@ -19,7 +19,7 @@ import pytest
 import rueda as hvd
 import timelines
 from expect import eventually, raises
-from worlds import begin_early, launch, ranks, results, run_ranks
+from worlds import launch, ranks, results, run_ranks
 
 STEPS = 40
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -310,11 +310,6 @@ def lagging():
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         begun = {name: pool.submit(named_in, *arguments) for name, arguments in jobs.items()}
         yield lambda name: begun[name].result()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lagging_early(request):
-    begin_early(request, "lagging")
 
 
 @pytest.mark.parametrize("late, speaker", [("0", "1"), ("1", "0")])

@@ -74,13 +74,16 @@ std::string rounds(engine::Runtime& r, const Shape1& shape, int count) {
       must(end_of(sum));
       must(end_of(part));
     }
-    if (std::memcmp(out.data(), wanted[i].data(), out.size()) != 0) return "sum of " + name + " in round " + std::to_string(round);
-    if (std::memcmp(told.data(), root_has[i].data(), told.size()) != 0) return "news of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(out.data(), wanted[i].data(), out.size()) != 0)
+      return "sum of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(told.data(), root_has[i].data(), told.size()) != 0)
+      return "news of " + name + " in round " + std::to_string(round);
     if (std::memcmp(rows.data(), wanted[i].data() + first, bytes) != 0)
       return "part of " + name + " in round " + std::to_string(round);
     if (std::memcmp(rows.data() + bytes, untouched.data(), rows.size() - bytes) != 0)
       return "behind the part of " + name + " in round " + std::to_string(round);
-    if (std::memcmp(in.data(), mine[i].data(), in.size()) != 0) return "input of " + name + " in round " + std::to_string(round);
+    if (std::memcmp(in.data(), mine[i].data(), in.size()) != 0)
+      return "input of " + name + " in round " + std::to_string(round);
   }
   return "";
 }
