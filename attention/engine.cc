@@ -54,12 +54,13 @@ Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) con
   return make_plan(spec, *set->place);
 }
 
-Status Engine::check_once(const AttentionPlan& plan) {
+Status Engine::check_once(const AttentionPlan& plan, bool keeps_out) {
   if (!check_programs_) return {};
   const std::lock_guard lock(mutex_);
-  if (checked_.contains(plan.report.hash)) return {};
-  RUEDA_RETURN_IF_ERROR(check_spec(plan.spec));
-  checked_.insert(plan.report.hash);
+  const std::pair key(plan.report.hash, keeps_out);
+  if (checked_.contains(key)) return {};
+  RUEDA_RETURN_IF_ERROR(check_plan(plan, keeps_out));
+  checked_.insert(key);
   return {};
 }
 
@@ -67,7 +68,7 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, B
                               bool inline_call) {
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, plan.spec.dtype));
   RUEDA_RETURN_IF_ERROR(check_kernel(plan.spec.dtype, computed_as(plan.spec)));
-  RUEDA_RETURN_IF_ERROR(check_once(plan));
+  RUEDA_RETURN_IF_ERROR(check_once(plan, false));
   return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, std::move(body),
                inline_call);
 }
@@ -155,6 +156,22 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
       [plan = std::move(plan), threads = threads_of(threads), tensors, saved = std::move(saved)](
           Link* link) { return attention::backward(*plan, link, threads, tensors, saved.get()); },
       inline_call);
+}
+
+Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backward,
+                   const DeviceKernels& kernels, bool* under_way) {
+  RUEDA_RETURN_IF_ERROR(check_once(plan, true));
+  RUEDA_ASSIGN_OR_RETURN(
+      const CallPtr call,
+      start(
+          Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set,
+          [&](Link* link) {
+            const Status status = run_on_device(plan, backward, link, kernels);
+            *under_way = !status.ok() && !link->idle();
+            return status;
+          },
+          true));
+  return call->status();
 }
 
 Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int threads,
