@@ -61,11 +61,9 @@ class SpareStreams {
 };
 
 struct VirtualRank {
-  VirtualRank(const Program& program, std::unique_ptr<Messages> side,
-              const DeviceKernels& kernels, Rank place)
-      : messages(std::move(side)),
-        work(kernels, place),
-        executor(program, messages.get(), &work) {}
+  VirtualRank(const Program& program, std::unique_ptr<Messages> side, const DeviceKernels& kernels,
+              Rank place)
+      : messages(std::move(side)), work(kernels, place), executor(program, messages.get(), &work) {}
   std::unique_ptr<Messages> messages;
   DeviceWork work;
   Executor executor;
@@ -115,8 +113,8 @@ Status run_virtual(std::span<const AttentionPlan* const> plans, bool backward,
   for (const AttentionPlan* plan : plans) {
     const auto place = static_cast<Rank>(ranks.size());
     const Program& program = program_of(*plan, backward, true);
-    ranks.push_back(std::make_unique<VirtualRank>(program, world.messages_of(place, program),
-                                                  kernels, place));
+    ranks.push_back(
+        std::make_unique<VirtualRank>(program, world.messages_of(place, program), kernels, place));
   }
   const Status status = run_all(ranks);
   const Status joined = world.join();

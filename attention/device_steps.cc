@@ -39,9 +39,7 @@ class StepMaker {
  private:
   int64_t element() const { return static_cast<int64_t>(size_of(plan_.spec.dtype)); }
   Role at(Role grouped, Role own) const { return plan_.spec.ulysses > 1 ? grouped : own; }
-  Role sums(Role apart, Role result) const {
-    return program_.find(apart) >= 0 ? apart : result;
-  }
+  Role sums(Role apart, Role result) const { return program_.find(apart) >= 0 ? apart : result; }
 
   std::vector<Travels> rows_out() const {
     if (keys_travel_) {
@@ -61,8 +59,7 @@ class StepMaker {
       return {{sums(Role::kSumDk, at(Role::kGroupDk, Role::kDk)), false, 4},
               {sums(Role::kSumDv, at(Role::kGroupDv, Role::kDv)), false, 4}};
     }
-    if (program_.backward)
-      return {{sums(Role::kSumDq, at(Role::kGroupDq, Role::kDq)), false, 4}};
+    if (program_.backward) return {{sums(Role::kSumDq, at(Role::kGroupDq, Role::kDq)), false, 4}};
     return {{at(Role::kGroupLse, Role::kLseRows), true, 4},
             {Role::kSumWeights, true, 4},
             {sums(Role::kSumOut, at(Role::kGroupOut, Role::kOut)), false, 4}};
@@ -104,8 +101,8 @@ class StepMaker {
       const RowSet& in = sets[static_cast<size_t>(set)];
       const auto [begin, end] = heads_in(in);
       const int64_t bytes = rows_of(set) * (t.thin ? 1 : plan_.spec.head_dim) * t.bytes;
-      parts.push_back({t.role, set, begin, end - begin, in.rows, at, bytes,
-                       scaled ? scale_at : -1, adds});
+      parts.push_back(
+          {t.role, set, begin, end - begin, in.rows, at, bytes, scaled ? scale_at : -1, adds});
       at += bytes;
       if (scaled) scale_at += 4 * rows_of(set);
     });
@@ -147,8 +144,7 @@ class StepMaker {
 
 }  // namespace
 
-DeviceStep device_step(const AttentionPlan& plan, const Program& program,
-                       const Instruction& one) {
+DeviceStep device_step(const AttentionPlan& plan, const Program& program, const Instruction& one) {
   return StepMaker(plan, program).make(one);
 }
 

@@ -63,8 +63,8 @@ class Engine {
                            int threads, const BackwardTensors& tensors,
                            std::shared_ptr<const Saved> saved, bool inline_call = false);
   // A call on tensors of a GPU (device_calls.h), on the calling thread: what it computes has been
-  // given to the kernels' stream when it returns. *under_way: an error, and messages of it may still
-  // use its memory.
+  // given to the kernels' stream when it returns. *under_way: an error, and messages of it may
+  // still use its memory.
   Status run(const AttentionPlan& plan, uint32_t process_set, bool backward,
              const DeviceKernels& kernels, bool* under_way);
   // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.

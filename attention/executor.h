@@ -1,5 +1,5 @@
-// The executor: runs a program over a backend, on the CPU and on GPUs alike. It keeps the order, the
-// buffers and the messages; who computes and who carries is the backend's affair.
+// The executor: runs a program over a backend, on the CPU and on GPUs alike. It keeps the order,
+// the buffers and the messages; who computes and who carries is the backend's affair.
 //
 // Messages of one exchange are posted before the tiles of the one before are computed, so sending
 // hides behind arithmetic. That, and every other order, is the program's: the executor adds none.

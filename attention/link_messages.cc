@@ -24,8 +24,7 @@ Status LinkMessages::named(const Status& status, const Instruction& one) const {
     const RingPlan& ring = program_.backward ? plan_.backward : plan_.forward;
     const bool ours = one.answer == (one.op == Op::kReceive);  // of what we send
     const Hop& hop = (ours ? ring.sends : ring.receives)[static_cast<size_t>(one.hop)];
-    where +=
-        ", step " + std::to_string(hop.step) + " of " + std::to_string(plan_.spec.rings() - 1);
+    where += ", step " + std::to_string(hop.step) + " of " + std::to_string(plan_.spec.rings() - 1);
   } else if (one.stage == Stage::kInward) {
     where += ", exchange of heads";
   } else {

@@ -48,8 +48,12 @@ class Cut {
   }
 
   void add(PieceKind kind, int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end) const {
-    DevicePiece piece{kind, t_.head_begin, t_.head_end, t_.head_step, part_of(t_.q, q_begin, q_end),
-                part_of(t_.k, k_begin, k_end)};
+    DevicePiece piece{kind,
+                      t_.head_begin,
+                      t_.head_end,
+                      t_.head_step,
+                      part_of(t_.q, q_begin, q_end),
+                      part_of(t_.k, k_begin, k_end)};
     if (kind == PieceKind::kBand) {
       piece.q_pos = t_.q_pos + q_begin * t_.q_step;
       piece.q_step = t_.q_step;
@@ -76,8 +80,7 @@ class Cut {
     const auto [left, right] = seen(begin);
     const auto [last_left, last_right] = seen(end - 1);
     if (left >= last_right) return;
-    if (right - last_left < kWorthACall)
-      return add(PieceKind::kBand, begin, end, left, last_right);
+    if (right - last_left < kWorthACall) return add(PieceKind::kBand, begin, end, left, last_right);
     if (left < last_left) add(PieceKind::kBand, begin, end, left, last_left);
     add(PieceKind::kFull, begin, end, last_left, right);
     if (right < last_right) add(PieceKind::kBand, begin, end, right, last_right);
@@ -89,7 +92,8 @@ class Cut {
 };
 
 // Rectangles that touch along one side become one, where the other side is alike.
-std::vector<DevicePiece> join_full(std::vector<DevicePiece> pieces, Run DevicePiece::*along, Run DevicePiece::*other) {
+std::vector<DevicePiece> join_full(std::vector<DevicePiece> pieces, Run DevicePiece::*along,
+                                   Run DevicePiece::*other) {
   std::stable_sort(pieces.begin(), pieces.end(), [&](const DevicePiece& a, const DevicePiece& b) {
     return std::tuple(heads_in(a), numbers_of(a.*other), numbers_of(a.*along)) <
            std::tuple(heads_in(b), numbers_of(b.*other), numbers_of(b.*along));
@@ -108,7 +112,8 @@ std::vector<DevicePiece> join_full(std::vector<DevicePiece> pieces, Run DevicePi
 }
 
 // Two squares and the rectangle between them are one larger square.
-std::vector<DevicePiece> join_causal(std::vector<DevicePiece> squares, std::vector<DevicePiece>* full) {
+std::vector<DevicePiece> join_causal(std::vector<DevicePiece> squares,
+                                     std::vector<DevicePiece>* full) {
   std::stable_sort(squares.begin(), squares.end(), [](const DevicePiece& a, const DevicePiece& b) {
     return std::tuple(heads_in(a), numbers_of(a.q), numbers_of(a.k)) <
            std::tuple(heads_in(b), numbers_of(b.q), numbers_of(b.k));
@@ -172,11 +177,14 @@ std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& b
   std::vector<DevicePiece> cut, full, causal, bands;
   for (const Tile& tile : tiles) Cut(tile, band, &cut).run();
   for (const DevicePiece& piece : cut) {
-    (piece.kind == PieceKind::kFull ? full : piece.kind == PieceKind::kCausal ? causal : bands)
+    (piece.kind == PieceKind::kFull     ? full
+     : piece.kind == PieceKind::kCausal ? causal
+                                        : bands)
         .push_back(piece);
   }
   causal = join_causal(std::move(causal), &full);
-  full = join_full(join_full(std::move(full), &DevicePiece::q, &DevicePiece::k), &DevicePiece::k, &DevicePiece::q);
+  full = join_full(join_full(std::move(full), &DevicePiece::q, &DevicePiece::k), &DevicePiece::k,
+                   &DevicePiece::q);
   full.insert(full.end(), causal.begin(), causal.end());
   full.insert(full.end(), bands.begin(), bands.end());
   return full;

@@ -47,8 +47,7 @@ int ProgramBuilder::add(Instruction one, const Roles& reads, const Roles& writes
     after(use(buffer).written);
     for (const int reader : use(buffer).read) after(reader);
     const int slot = program_.buffers[static_cast<size_t>(buffer)].slot;
-    if (slot >= 0 && !frees && use(buffer).written < 0)
-      after(emptied_[static_cast<size_t>(slot)]);
+    if (slot >= 0 && !frees && use(buffer).written < 0) after(emptied_[static_cast<size_t>(slot)]);
     if (slot >= 0 && frees) emptied_[static_cast<size_t>(slot)] = number;
   }
   std::sort(one.after.begin(), one.after.end());

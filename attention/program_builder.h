@@ -1,6 +1,6 @@
-// ProgramBuilder: appends instructions and finds what each must come after: whoever has written what
-// it reads, and whoever has used what it writes or frees. Which instructions, in which order, is the
-// affair of program.cc.
+// ProgramBuilder: appends instructions and finds what each must come after: whoever has written
+// what it reads, and whoever has used what it writes or frees. Which instructions, in which order,
+// is the affair of program.cc.
 #pragma once
 
 #include <utility>

@@ -23,11 +23,10 @@ Result<Copies::Point> StreamCopies::copy(const std::byte* from, std::byte* to, i
     const cuda::ContextScope scope(*device_);
     RUEDA_RETURN_IF_ERROR(scope.status());
     const cuda::DriverApi& driver = device_->driver();
-    RUEDA_RETURN_IF_ERROR(driver.check(
-        driver->copy_on_device(reinterpret_cast<cuda::Address>(to),
-                               reinterpret_cast<cuda::Address>(from), static_cast<size_t>(bytes),
-                               stream_),
-        "cuMemcpyDtoDAsync"));
+    RUEDA_RETURN_IF_ERROR(driver.check(driver->copy_on_device(reinterpret_cast<cuda::Address>(to),
+                                                              reinterpret_cast<cuda::Address>(from),
+                                                              static_cast<size_t>(bytes), stream_),
+                                       "cuMemcpyDtoDAsync"));
   }
   RUEDA_ASSIGN_OR_RETURN(cuda::EventPtr behind, mark(stream_));
   return Point(std::move(behind));
@@ -58,8 +57,7 @@ class VirtualWorld::Side final : public Messages {
     if (channel.sends.empty() || channel.receives.empty()) return {};
     End &out = *channel.sends.front(), &in = *channel.receives.front();
     // Both ranks compute in one stream: what it has been given by now covers both ends' begins.
-    RUEDA_ASSIGN_OR_RETURN(world_.last_,
-                           world_.copies_->copy(out.memory, in.memory, out.bytes));
+    RUEDA_ASSIGN_OR_RETURN(world_.last_, world_.copies_->copy(out.memory, in.memory, out.bytes));
     out.point = in.point = world_.last_;
     out.copied = in.copied = true;
     world_.bytes_[static_cast<size_t>(from)] += out.bytes;

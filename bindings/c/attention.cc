@@ -345,8 +345,7 @@ int64_t rueda_attention_plan_program(const rueda_attention_plan* plan, int32_t b
                                      int64_t size) {
   if (plan == nullptr) return -1;
   return rueda::c_abi::guarded_value(int64_t{-1}, [&] {
-    const std::string whole =
-        attention::as_text(attention::program_of(*plan->plan, backward != 0));
+    const std::string whole = attention::as_text(attention::program_of(*plan->plan, backward != 0));
     if (text != nullptr && size > 0)
       std::snprintf(text, static_cast<size_t>(size), "%s", whole.c_str());
     return static_cast<int64_t>(std::ssize(whole));
@@ -429,9 +428,9 @@ int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* 
       RUEDA_RETURN_IF_ERROR(require(plans[i], "a plan"));
       ranks.push_back(plans[i]->plan.get());
     }
-    const attention::DeviceKernels kernels{c.device, static_cast<rueda::cuda::StreamHandle>(c.stream),
-                                           c.user,   c.take,
-                                           c.give,   c.perform};
+    const attention::DeviceKernels kernels{
+        c.device, static_cast<rueda::cuda::StreamHandle>(c.stream), c.user, c.take, c.give,
+        c.perform};
     if (context != nullptr) {
       if (count != 1) return rueda::invalid_argument("attention: a rank of a job has one plan");
       RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
@@ -446,15 +445,17 @@ int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* 
       if (plan.rank == i && plan.spec.ranks == count &&
           plan.report.hash == ranks.front()->report.hash)
         continue;
-      return rueda::invalid_argument("attention: without a job there must be the plans of all ranks "
-                                     "of one call, in their order");
+      return rueda::invalid_argument(
+          "attention: without a job there must be the plans of all ranks "
+          "of one call, in their order");
     }
     rueda::cuda::DevicePtr on;
     if (c.device >= 0) {
       RUEDA_ASSIGN_OR_RETURN(on, local_device(c.device));
     }
     std::vector<int64_t> bytes;
-    const Status status = attention::run_virtual(ranks, backward != 0, std::move(on), kernels, &bytes);
+    const Status status =
+        attention::run_virtual(ranks, backward != 0, std::move(on), kernels, &bytes);
     if (sent != nullptr) std::copy(bytes.begin(), bytes.end(), sent);
     return status;
   });

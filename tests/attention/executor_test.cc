@@ -513,7 +513,8 @@ TEST_CASE("an engine that checks programs refuses a plan that would go wrong", "
     const auto tensor = std::vector<std::byte>(static_cast<size_t>(32 * 2 * 8 * 4));
     auto out = tensor;
     const std::byte* const in = tensor.data();
-    const auto call = engine.forward(shared, 0, 1, {in, in, in, out.data(), nullptr}, nullptr, true);
+    const auto call =
+        engine.forward(shared, 0, 1, {in, in, in, out.data(), nullptr}, nullptr, true);
     return call.ok() ? "it ran" : call.status().message();
   });
   for (const std::string& message : messages) {

@@ -1,7 +1,11 @@
 // Virtual ranks over the CPU's leaves, with copies that come as late as a stream may be.
+#include <algorithm>
 #include <catch2/catch.hpp>
-#include <set>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 
+#include "attention/device_calls.h"
 #include "attention/executor.h"
 #include "attention/virtual_world.h"
 #include "tests/attention/program_world.h"
@@ -117,6 +121,51 @@ TEST_CASE("copies of virtual ranks are waited for, whatever the scheme", "[atten
     CHECK(answer.dv == executed.dv);
   }
   CHECK(copies > 100);
+}
+
+// Hidden, run as `attention_test "[instructions]"` with RUEDA_CUDA_DRIVER=tests/cuda/fake_cuda.so and
+// FAKE_CUDA_IDLE=1: what the host pays for an instruction of a GPU's program, kernels left out.
+TEST_CASE("host time of an instruction of a GPU's program", "[.][instructions]") {
+  const char* const file = std::getenv("RUEDA_CUDA_DRIVER");
+  REQUIRE(file != nullptr);
+  const auto device = must(cuda::Device::open(must(cuda::DriverApi::open(file)), 0));
+  AttentionSpec spec;
+  spec.length = 64 * 1024;
+  spec.ranks = 8;
+  spec.heads = spec.kv_heads = 8;
+  spec.head_dim = 128;
+  spec.dtype = spec.kv_wire = DType::kBFloat16;
+  spec.layout = Layout::kZigzag;
+  spec.mask.causal = true;
+  spec.rotate_forward = spec.rotate_backward = Rotate::kKeysAndValues;
+  spec.chunk_tokens = int64_t{1} << 40;
+  std::vector<AttentionPlan> plans;
+  for (Rank rank = 0; rank < spec.ranks; ++rank) plans.push_back(plan_of(spec, rank));
+  std::vector<const AttentionPlan*> all;
+  for (const AttentionPlan& plan : plans) all.push_back(&plan);
+  static std::byte memory[64];
+  DeviceKernels kernels;
+  kernels.device = 0;
+  kernels.take = [](void*, int32_t, int32_t, int64_t) { return static_cast<void*>(memory); };
+  kernels.give = [](void*, int32_t, int32_t) {};
+  kernels.perform = [](void*, int32_t, int32_t) { return 0; };
+  for (const bool backward : {false, true}) {
+    size_t instructions = 0;
+    for (const AttentionPlan& plan : plans)
+      instructions += program_of(plan, backward, true).list.size();
+    std::vector<double> times;
+    std::vector<int64_t> sent;
+    for (int i = 0; i < 300; ++i) {
+      const auto begun = std::chrono::steady_clock::now();
+      must(run_virtual(all, backward, device, kernels, &sent));
+      const std::chrono::duration<double, std::micro> time =
+          std::chrono::steady_clock::now() - begun;
+      times.push_back(time.count() / static_cast<double>(instructions));
+    }
+    std::sort(times.begin(), times.end());
+    std::printf("%s, 8 virtual ranks: %.2f us for each of %zu instructions, 90 %%: %.2f us\n",
+                backward ? "backward" : "forward", times[150], instructions, times[270]);
+  }
 }
 
 }  // namespace rueda::testing

@@ -39,7 +39,8 @@
  * Errors:    functions return a rueda_code. With a rueda_error* (may be NULL) they also fill in a
  *            message that says what, which rank, which tensor and what to do. Nothing is thrown.
  * Callbacks: rueda_request_on_end, once for each time it is asked for, and attention kernels of the
- *            caller's own (rueda_attention_add_kernel, rueda_attention_run). Nothing else calls back.
+ *            caller's own (rueda_attention_add_kernel, rueda_attention_run). Nothing else calls
+ *            back.
  * Structs:   begin with struct_size; set them with the *_INIT macros, so that programs work with
  *            newer libraries of the same RUEDA_ABI_VERSION: fields are only added at the end, and
  *            what an older program does not know keeps its default.
@@ -705,8 +706,8 @@ RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
  * (forward, backward), bytes sent (forward, backward), bytes received (forward, backward), flops
  * (forward, backward), bytes saved for backward, bytes of workspace (forward, backward), keys of
  * this rank, its query heads (begin, end) and KV heads (begin, end) where heads are exchanged for
- * tokens, the band (least and largest k - q that is seen), exchanges (forward, backward), tokens and
- * keys of its group where heads are exchanged, 1 if queries travel (forward, backward). Fills
+ * tokens, the band (least and largest k - q that is seen), exchanges (forward, backward), tokens
+ * and keys of its group where heads are exchanged, 1 if queries travel (forward, backward). Fills
  * values[0..count); returns how many there are, -1 without a plan. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values,
                                               int32_t count);
@@ -723,8 +724,8 @@ RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, i
  *   1 instruction  op, stage (0 ring, 1 heads in, 2 heads out), message, reply, last, reads rows of
  *                  another rank (1) or its own
  *   2 part         of the message (0) or reply (1) of the instruction above: which, role of its
- *                  tensor, set, first head, heads, rows, offset, bytes, offset of int8's scales (-1),
- *                  added (1) or copied; what else there is, by attention/device_steps.h
+ *                  tensor, set, first head, heads, rows, offset, bytes, offset of int8's scales
+ *                  (-1: none), added (1) or copied (0)
  *   3 run          rows of the part above: first, step, count
  *   4 piece        of the instruction above: kind (0 full, 1 causal, 2 band), KV heads (begin, end,
  *                  step), queries and keys (first, step, count of each), the first query's position
@@ -780,9 +781,9 @@ typedef struct rueda_attention_device {
   int32_t (*perform)(void* user, int32_t place, int32_t number);
 } rueda_attention_device;
 /* A forward (0) or backward (1) by these kernels. With a context one plan, this rank's. Without one
- * the plans of all ranks of one process, whose messages are copies; sent (count, or NULL): the bytes
- * that each has sent. *under_way (or NULL): after an error, 1 if messages may still use memory of
- * the call, which is then not to be used again. */
+ * the plans of all ranks of one process, whose messages are copies; sent (count, or NULL): the
+ * bytes that each has sent. *under_way (or NULL): after an error, 1 if messages may still use
+ * memory of the call, which is then not to be used again. */
 RUEDA_API int32_t rueda_attention_run(rueda_context* context,
                                       const rueda_attention_plan* const* plans, int32_t count,
                                       int32_t process_set, int32_t backward,
