@@ -44,12 +44,13 @@ Result<AttentionPlan> Engine::plan(AttentionSpec spec, uint32_t process_set) con
   return make_plan(spec, *set->place);
 }
 
-Status Engine::check_once(const AttentionPlan& plan) {
+Status Engine::check_once(const AttentionPlan& plan, bool keeps_out) {
   if (!check_programs_) return {};
   const std::lock_guard lock(mutex_);
-  if (checked_.contains(plan.report.hash)) return {};
-  RUEDA_RETURN_IF_ERROR(check_spec(plan.spec));
-  checked_.insert(plan.report.hash);
+  const std::pair key(plan.report.hash, keeps_out);
+  if (checked_.contains(key)) return {};
+  RUEDA_RETURN_IF_ERROR(check_plan(plan, keeps_out));
+  checked_.insert(key);
   return {};
 }
 
@@ -58,7 +59,7 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, i
   for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
     RUEDA_RETURN_IF_ERROR(kernels_->check(
         {plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
-  RUEDA_RETURN_IF_ERROR(check_once(plan));
+  RUEDA_RETURN_IF_ERROR(check_once(plan, false));
   return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, threads,
                std::move(body), inline_call);
 }
@@ -147,6 +148,21 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
       [plan = std::move(plan), tensors, saved = std::move(saved)](
           Link* link, const Means& means) { return attention::backward(*plan, link, means, tensors, saved.get()); },
       inline_call);
+}
+
+Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backward,
+                   const DeviceKernels& kernels, bool* under_way) {
+  RUEDA_RETURN_IF_ERROR(check_once(plan, true));
+  RUEDA_ASSIGN_OR_RETURN(const CallPtr call,
+                         start(
+                             Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, 1,
+                             [&](Link* link, const Means&) {
+                               const Status status = run_on_device(plan, backward, link, kernels);
+                               *under_way = !status.ok() && !link->idle();
+                               return status;
+                             },
+                             true));
+  return call->status();
 }
 
 Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int threads,

@@ -18,7 +18,8 @@
 #include <vector>
 
 #include "attention/decode.h"
-#include "attention/executor.h"
+#include "attention/device_calls.h"
+#include "attention/host_calls.h"
 #include "runtime/engine/completion.h"
 
 namespace rueda::attention {
@@ -59,6 +60,11 @@ class Engine {
   Result<CallPtr> backward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,
                            int threads, const BackwardTensors& tensors,
                            std::shared_ptr<const Saved> saved, bool inline_call = false);
+  // A call on tensors of a GPU (device_calls.h), on the calling thread: what it computes has been
+  // given to the kernels' stream when it returns. *under_way: an error, and messages of it may
+  // still use its memory.
+  Status run(const AttentionPlan& plan, uint32_t process_set, bool backward,
+             const DeviceKernels& kernels, bool* under_way);
   // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.
   Result<CallPtr> decode(DecodeSpec spec, uint32_t process_set, int threads,
                          const DecodeTensors& tensors);
@@ -77,12 +83,12 @@ class Engine {
   Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
                         bool inline_call);
   int threads_of(int asked) const;
-  Status check_once(const AttentionPlan& plan);
+  Status check_once(const AttentionPlan& plan, bool keeps_out);
 
   engine::Runtime* const runtime_;
   const Kernels* const kernels_;
   const bool check_programs_;
-  std::set<uint64_t> checked_;  // hashes of plans
+  std::set<std::pair<uint64_t, bool>> checked_;  // hashes of plans, and keeps_out
   std::mutex mutex_;
   std::map<uint32_t, uint32_t> calls_;  // of each process set, by its serial number
   // Of calls that failed while messages were under way: their memory must stay.

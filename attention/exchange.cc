@@ -105,6 +105,19 @@ int64_t exchange_bytes(const AttentionPlan& plan, bool backward, bool inward, Ra
   return sum;
 }
 
+std::vector<HeadsPart> heads_parts(const AttentionPlan& plan, bool backward, bool inward, Rank u,
+                                   bool packs) {
+  const Group group(plan);
+  std::vector<HeadsPart> parts;
+  const bool of_own = inward == packs;
+  for (const Exchanged& t : exchanged(plan, backward, inward)) {
+    const Rectangle p = group.part(t, u, of_own, nullptr);
+    parts.push_back({of_own ? t.own : t.group, p.row, p.rows, p.head, p.heads, group.bytes(t, p),
+                     t.add && !packs});
+  }
+  return parts;
+}
+
 void pack_heads(const AttentionPlan& plan, const Program& program, bool inward, Rank u,
                 std::span<std::byte* const> memory, std::byte* to) {
   const Group group(plan);

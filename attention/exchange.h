@@ -28,6 +28,17 @@ std::vector<Exchanged> exchanged(const AttentionPlan& plan, bool backward, bool 
 // Bytes that this rank sends to place u of its group, or receives from it.
 int64_t exchange_bytes(const AttentionPlan& plan, bool backward, bool inward, Rank u, bool sent);
 
+// What one tensor has in the message to or from place u: rows [row, row + rows) and heads
+// [head, head + heads) of it, in the order of `exchanged`. packs: the side that sends.
+struct HeadsPart {
+  Role role = Role::kMessage;
+  int64_t row = 0, rows = 0, head = 0, heads = 0;
+  int64_t bytes = 0;  // of all of it
+  bool add = false;
+};
+std::vector<HeadsPart> heads_parts(const AttentionPlan& plan, bool backward, bool inward, Rank u,
+                                   bool packs);
+
 // memory: of each buffer of the program.
 void pack_heads(const AttentionPlan& plan, const Program& program, bool inward, Rank u,
                 std::span<std::byte* const> memory, std::byte* to);

@@ -36,7 +36,7 @@ void Link::give(const std::byte* memory) {
 
 bool Link::idle() const {
   return std::all_of(messages_.begin(), messages_.end(),
-                     [](const Message& message) { return message->done(); });
+                     [](const Message& message) { return message->released(); });
 }
 
 Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std::byte* out,
@@ -48,6 +48,8 @@ Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std:
   operation.shape = {bytes};
   operation.input = in;
   operation.output = out;
+  operation.device = device_;
+  operation.stream = stream_;
   operation.peer = place_.members[static_cast<size_t>(peer)];
   operation.tag = (place_.call & 0x3fffffff) * 2 + (answer ? 1 : 0);
   operation.tag_space = kTagSpace + place_.process_set;
@@ -57,7 +59,8 @@ Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std:
   std::vector<engine::Operation> operations;
   operations.push_back(std::move(operation));
   RUEDA_ASSIGN_OR_RETURN(auto started, place_.runtime->start(std::move(operations)));
-  std::erase_if(messages_, [](const Message& message) { return message->done(); });
+  // Of a GPU those go that its stream has waited for.
+  if (device_ < 0) std::erase_if(messages_, [](const Message& one) { return one->done(); });
   messages_.push_back(started.front());
   return started.front();
 }
@@ -95,7 +98,10 @@ Status Link::wait(const Message& message) {
     if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;
     RUEDA_RETURN_IF_ERROR(check_aborted());
   }
-  return message->status();
+  if (device_ < 0 || !message->status().ok()) return message->status();
+  RUEDA_RETURN_IF_ERROR(message->make_wait(stream_));
+  std::erase(messages_, message);
+  return {};
 }
 
 }  // namespace rueda::attention

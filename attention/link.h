@@ -29,12 +29,19 @@ class Link {
   Link(Place place, std::shared_ptr<std::atomic<bool>> aborted)
       : place_(std::move(place)), aborted_(std::move(aborted)) {}
 
+  // From here on messages are memory of this GPU: they come behind what the stream has been given
+  // when they begin, and what it is given after wait() comes behind them.
+  void on_device(int device, cuda::StreamHandle stream) {
+    device_ = device;
+    stream_ = stream;
+  }
+
   using Message = engine::RequestPtr;
   // Memory is borrowed until the message has ended; use take().
   // Messages and answers have an order each: the n-th that is sent meets the n-th that is received.
   Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);
   Result<Message> recv(Rank peer, std::byte* data, int64_t bytes, bool answer = false);
-  // How the message ended; null is a message of nothing.
+  // How the message ended (of a GPU: was given to it); null is a message of nothing.
   Status wait(const Message& message);
   Status check_aborted() const;
   // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
@@ -64,6 +71,8 @@ class Link {
   std::vector<Block> memory_;
   int64_t taken_ = 0, most_ = 0;
   std::vector<Message> messages_;
+  int device_ = -1;
+  cuda::StreamHandle stream_ = nullptr;
 };
 
 }  // namespace rueda::attention

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attention/program.h"
 #include "attention/tiles.h"
 #include "attention/wire.h"
 #include "attention/workspace.h"
@@ -264,6 +265,7 @@ Result<AttentionPlan> make_plan(const AttentionSpec& spec, Rank rank) {
   plan.tokens = group_tokens(spec, rank / spec.ulysses, false);
   plan.key_tokens = group_tokens(spec, rank / spec.ulysses, true);
   const Components components(spec);
+  plan.programs = std::make_shared<Programs>();
   plan.forward = ring_of(plan, components, false);
   plan.backward = ring_of(plan, components, true);
   PlanReport& report = plan.report;

@@ -12,6 +12,7 @@
 // causal mask takes 3/4 of that in the zigzag layout, 1/2 in the contiguous one.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,6 +84,8 @@ struct PlanReport {
           workspace_backward = 0;  // peak of what a call allocates for itself
 };
 
+class Programs;  // program.h
+
 // One rank's part.
 struct AttentionPlan {
   AttentionSpec spec;
@@ -93,6 +96,7 @@ struct AttentionPlan {
   std::vector<Run> key_tokens;
   RingPlan forward, backward;
   PlanReport report;
+  std::shared_ptr<Programs> programs;  // see program_of
 
   Rank group_begin() const { return rank / spec.ulysses * spec.ulysses; }
   // What is computed before the key-th exchange, and, for ring.keys, behind the last.

@@ -3,101 +3,28 @@
 #include <algorithm>
 
 #include "attention/exchange.h"
+#include "attention/program_builder.h"
 #include "attention/workspace.h"
 
 namespace rueda::attention {
 namespace {
 
-// Appends instructions and finds what each must come after: whoever has written what it reads, and
-// whoever has used what it writes or frees.
-class Builder {
+// The order of one rank's call.
+class Order : private ProgramBuilder {
  public:
-  Builder(const AttentionPlan& plan, bool backward)
-      : plan_(plan), spec_(plan.spec), ring_(backward ? plan.backward : plan.forward) {
-    program_.rank = plan.rank;
-    program_.backward = backward;
-  }
+  Order(const AttentionPlan& plan, bool backward, bool keeps_out)
+      : ProgramBuilder(plan.rank, backward),
+        plan_(plan),
+        spec_(plan.spec),
+        ring_(backward ? plan.backward : plan.forward),
+        keeps_out_(keeps_out) {}
 
-  Program build() {
-    program_.backward ? backward() : forward();
-    return std::move(program_);
+  Program made() {
+    program().backward ? backward() : forward();
+    return take();
   }
 
  private:
-  struct Use {
-    int written = -1;
-    std::vector<int> read;  // since
-  };
-  using Roles = std::vector<Role>;
-
-  int add_buffer(Role role, Home home, int64_t bytes = 0, int slot = -1) {
-    if (home == Home::kSlot && slot < 0) slot = add_slot();
-    if (slot >= 0) {
-      int64_t& most = program_.slots[static_cast<size_t>(slot)];
-      most = std::max(most, bytes);
-    }
-    int& known = program_.by_role[static_cast<size_t>(role)];
-    if (role != Role::kMessage && known < 0) known = static_cast<int>(program_.buffers.size());
-    program_.buffers.push_back({role, home, slot, bytes});
-    uses_.emplace_back();
-    return static_cast<int>(std::ssize(program_.buffers)) - 1;
-  }
-  int add_slot() {
-    program_.slots.push_back(0);
-    emptied_.push_back(-1);
-    return static_cast<int>(std::ssize(program_.slots)) - 1;
-  }
-  void add_buffers(Home home, const Roles& roles) {
-    for (const Role role : roles) add_buffer(role, home);
-  }
-  std::vector<int> buffers_of(const Roles& roles) const {
-    std::vector<int> found;
-    for (const Role role : roles) {
-      const int buffer = program_.find(role);
-      if (buffer >= 0 && std::find(found.begin(), found.end(), buffer) == found.end())
-        found.push_back(buffer);
-    }
-    return found;
-  }
-
-  int add(Instruction one, const Roles& reads = {}, const Roles& writes = {}) {
-    for (const int buffer : buffers_of(reads)) one.reads.push_back(buffer);
-    for (const int buffer : buffers_of(writes)) one.writes.push_back(buffer);
-    const int number = static_cast<int>(std::ssize(program_.list));
-    const auto after = [&](int earlier) {
-      if (earlier >= 0) one.after.push_back(earlier);
-    };
-    const bool frees = one.op == Op::kFree;
-    for (const int buffer : one.reads) after(use(buffer).written);
-    const std::vector<int> changed = frees ? std::vector<int>{one.message} : one.writes;
-    for (const int buffer : changed) {
-      after(use(buffer).written);
-      for (const int reader : use(buffer).read) after(reader);
-      const int slot = program_.buffers[static_cast<size_t>(buffer)].slot;
-      if (slot >= 0 && !frees && use(buffer).written < 0)
-        after(emptied_[static_cast<size_t>(slot)]);
-      if (slot >= 0 && frees) emptied_[static_cast<size_t>(slot)] = number;
-    }
-    std::sort(one.after.begin(), one.after.end());
-    one.after.erase(std::unique(one.after.begin(), one.after.end()), one.after.end());
-    for (const int buffer : one.reads) {
-      // Whom it comes after need not be waited for again.
-      std::erase_if(use(buffer).read, [&](int reader) {
-        return std::binary_search(one.after.begin(), one.after.end(), reader);
-      });
-      use(buffer).read.push_back(number);
-    }
-    for (const int buffer : changed) use(buffer) = {number, {}};
-    program_.list.push_back(std::move(one));
-    return number;
-  }
-  Use& use(int buffer) { return uses_[static_cast<size_t>(buffer)]; }
-
-  void free_buffer(int buffer) { add({.op = Op::kFree, .message = buffer}); }
-  void free_roles(const Roles& roles) {
-    for (const int buffer : buffers_of(roles)) free_buffer(buffer);
-  }
-
   bool narrow() const { return size_of(spec_.dtype) != 4; }
   bool grouped() const { return spec_.ulysses > 1; }
   int64_t own_rows() const { return spec_.batch * plan_.own_tokens() * spec_.heads; }
@@ -120,17 +47,17 @@ class Builder {
   Role dq() const { return grouped() ? Role::kGroupDq : Role::kDq; }
   Role dk() const { return grouped() ? Role::kGroupDk : Role::kDk; }
   Role dv() const { return grouped() ? Role::kGroupDv : Role::kDv; }
-  Role sum(Role apart, Role result) const { return program_.find(apart) >= 0 ? apart : result; }
+  Role sum(Role apart, Role result) const { return program().find(apart) >= 0 ? apart : result; }
   Roles query_inputs() const {
-    if (!program_.backward) return {q()};
+    if (!program().backward) return {q()};
     return {q(), dout(), lse(), delta(), Role::kLseLow};
   }
   Roles query_sums() const {
-    if (program_.backward) return {sum(Role::kSumDq, dq())};
+    if (program().backward) return {sum(Role::kSumDq, dq())};
     return {sum(Role::kSumOut, out()), lse(), Role::kSumWeights};
   }
   Roles key_sums() const {
-    if (!program_.backward) return {};
+    if (!program().backward) return {};
     return {sum(Role::kSumDk, dk()), sum(Role::kSumDv, dv())};
   }
   static Roles both(Roles a, const Roles& b) {
@@ -146,7 +73,11 @@ class Builder {
     if (grouped()) {
       add_buffers(Home::kSaved, {Role::kGroupQ, Role::kGroupK, Role::kGroupV, Role::kGroupLse});
       exchange(Stage::kInward);
-      add_buffer(Role::kGroupOut, Home::kSlot, share_rows() * spec_.head_dim * element());
+      if (keeps_out_) {
+        add_buffer(Role::kGroupOut, Home::kSaved);
+      } else {
+        add_buffer(Role::kGroupOut, Home::kSlot, share_rows() * spec_.head_dim * element());
+      }
     }
     if (narrow()) add_buffer(Role::kSumOut, Home::kSlot, share_rows() * spec_.head_dim * 4);
     add_buffer(Role::kSumWeights, Home::kSlot, share_rows() * 4);
@@ -156,7 +87,7 @@ class Builder {
     free_roles({Role::kSumOut, Role::kSumWeights});
     if (grouped()) {
       exchange(Stage::kOutward);
-      free_roles({Role::kGroupOut});
+      if (!keeps_out_) free_roles({Role::kGroupOut});
     }
     add({.op = Op::kTranspose, .last = true}, {Role::kLseRows}, {Role::kLse});
     free_roles({Role::kLseRows});
@@ -175,6 +106,7 @@ class Builder {
     if (grouped()) {
       free_roles({Role::kLseRows});
       add_buffers(Home::kGiven, {Role::kGroupQ, Role::kGroupK, Role::kGroupV, Role::kGroupLse});
+      if (keeps_out_) add_buffer(Role::kGroupOut, Home::kGiven);
       const int64_t wide = spec_.head_dim * element();
       const int64_t wide_keys = spec_.head_dim * (added ? 4 : element());
       add_buffer(Role::kGroupDout, Home::kSlot, share_rows() * wide);
@@ -218,13 +150,13 @@ class Builder {
   void exchange(Stage stage) {
     const bool inward = stage == Stage::kInward;
     Roles from, to, sums;
-    for (const Exchanged& t : exchanged(plan_, program_.backward, inward)) {
+    for (const Exchanged& t : exchanged(plan_, program().backward, inward)) {
       from.push_back(inward ? t.own : t.group);
       to.push_back(inward ? t.group : t.own);
       if (t.add) sums.push_back(t.own);
     }
     const auto bytes = [&](Rank u, bool sent) {
-      return exchange_bytes(plan_, program_.backward, inward, u, sent);
+      return exchange_bytes(plan_, program().backward, inward, u, sent);
     };
     const Rank mine = plan_.rank % spec_.ulysses;
     std::vector<int> came(static_cast<size_t>(spec_.ulysses), -1), sent;
@@ -268,34 +200,8 @@ class Builder {
     }
     for (const int message : sent) free_buffer(message);
   }
-  // Slots that messages take in turn.
-  struct Slots {
-    std::vector<int> slots;
-    std::vector<int> messages;  // all, in the order of the hops
-    int slot_of(size_t index) const { return slots[index % slots.size()]; }
-  };
-  Slots slots(size_t most, size_t hops) {
-    Slots result;
-    for (size_t i = 0; i < std::min(most, hops); ++i) result.slots.push_back(add_slot());
-    return result;
-  }
-  int message_in(Slots* slots, int64_t bytes) {
-    const int message =
-        add_buffer(Role::kMessage, Home::kSlot, bytes, slots->slot_of(slots->messages.size()));
-    slots->messages.push_back(message);
-    return message;
-  }
-  // What was sent out of the slot that comes next, if anything.
-  void empty_next(const Slots& slots) {
-    const size_t next = slots.messages.size(), count = slots.slots.size();
-    if (next >= count) free_buffer(slots.messages[next - count]);
-  }
-  void empty_all(const Slots& slots) {
-    const size_t all = slots.messages.size(), count = slots.slots.size();
-    for (size_t i = all > count ? all - count : 0; i < all; ++i) free_buffer(slots.messages[i]);
-  }
 
-  RowBytes bytes_of(const Hop& hop) const { return hop_bytes(plan_, program_.backward, hop); }
+  RowBytes bytes_of(const Hop& hop) const { return hop_bytes(plan_, program().backward, hop); }
   bool keys_travel() const { return ring_.rotate == Rotate::kKeysAndValues; }
 
   void post_receive() {
@@ -437,9 +343,7 @@ class Builder {
   const AttentionPlan& plan_;
   const AttentionSpec& spec_;
   const RingPlan& ring_;
-  Program program_;
-  std::vector<Use> uses_;     // by buffer
-  std::vector<int> emptied_;  // by slot: the instruction that freed it last
+  const bool keeps_out_;
   Slots in_, out_, answers_out_, answers_in_;
   size_t next_receive_ = 0, next_send_ = 0, next_attend_ = 0, next_merge_ = 0;
 };
@@ -468,8 +372,20 @@ int64_t Program::peak_bytes() const {
   return peak;
 }
 
-Program make_program(const AttentionPlan& plan, bool backward) {
-  return Builder(plan, backward).build();
+Program make_program(const AttentionPlan& plan, bool backward, bool keeps_out) {
+  return Order(plan, backward, keeps_out).made();
+}
+
+const Program& Programs::of(const AttentionPlan& plan, bool backward, bool keeps_out) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<const Program>& known = made_[(backward ? 2 : 0) + (keeps_out ? 1 : 0)];
+  if (known == nullptr)
+    known = std::make_unique<const Program>(make_program(plan, backward, keeps_out));
+  return *known;
+}
+
+const Program& program_of(const AttentionPlan& plan, bool backward, bool keeps_out) {
+  return plan.programs->of(plan, backward, keeps_out);
 }
 
 }  // namespace rueda::attention

@@ -16,6 +16,8 @@
 #pragma once
 
 #include <array>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -127,7 +129,20 @@ struct Program {
   int64_t peak_bytes() const;
 };
 
-Program make_program(const AttentionPlan& plan, bool backward);
+// keeps_out: with Ulysses the group's results are kept for backward, whose kernels want them.
+Program make_program(const AttentionPlan& plan, bool backward, bool keeps_out = false);
+
+// The programs of one plan, each made when it is asked for first. Threads: any.
+class Programs {
+ public:
+  const Program& of(const AttentionPlan& plan, bool backward, bool keeps_out);
+
+ private:
+  std::mutex mutex_;
+  std::array<std::unique_ptr<const Program>, 4> made_;
+};
+// Of a plan that make_plan gave; lives as long as it or a copy of it.
+const Program& program_of(const AttentionPlan& plan, bool backward, bool keeps_out = false);
 
 // A line for each instruction, for people.
 std::string as_text(const Program& program);

@@ -239,15 +239,21 @@ Status check_programs(std::span<const Program> world) {
 }
 
 Status check_spec(const AttentionSpec& spec) {
-  for (const bool backward : {false, true}) {
-    std::vector<Program> world;
-    for (Rank rank = 0; rank < spec.ranks; ++rank) {
-      RUEDA_ASSIGN_OR_RETURN(const AttentionPlan plan, make_plan(spec, rank));
-      world.push_back(make_program(plan, backward));
-    }
-    RUEDA_RETURN_IF_ERROR(check_programs(world));
+  RUEDA_ASSIGN_OR_RETURN(const AttentionPlan plan, make_plan(spec, 0));
+  RUEDA_RETURN_IF_ERROR(check_plan(plan, false));
+  return check_plan(plan, true);
+}
+
+Status check_plan(const AttentionPlan& plan, bool keeps_out) {
+  std::vector<Program> world[2];
+  for (Rank rank = 0; rank < plan.spec.ranks; ++rank) {
+    const bool own = rank == plan.rank;
+    RUEDA_ASSIGN_OR_RETURN(const AttentionPlan theirs, make_plan(plan.spec, rank));
+    for (const bool backward : {false, true})
+      world[backward ? 1 : 0].push_back(program_of(own ? plan : theirs, backward, keeps_out));
   }
-  return {};
+  RUEDA_RETURN_IF_ERROR(check_programs(world[0]));
+  return check_programs(world[1]);
 }
 
 }  // namespace rueda::attention

@@ -19,5 +19,8 @@ Status check_programs(std::span<const Program> world);
 
 // Of a spec: makes all ranks' programs, forward and backward, and checks them.
 Status check_spec(const AttentionSpec& spec);
+// Of one rank's plan: the programs that it runs (see program_of), with those that the other ranks
+// make of its spec.
+Status check_plan(const AttentionPlan& plan, bool keeps_out);
 
 }  // namespace rueda::attention

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/executor.h"
+#include "attention/host_calls.h"
 
 namespace rueda::attention {
 

@@ -1,14 +1,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <string>
 
+#include "attention/device_steps.h"
 #include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
+#include "collectives/nccl/machine.h"
 
 using rueda::Result;
 using rueda::Status;
@@ -27,6 +30,7 @@ namespace {
 constexpr size_t kFirstSpecBytes = sizeof(rueda_attention_spec);
 constexpr size_t kFirstDecodeBytes = sizeof(rueda_attention_decode_spec);
 constexpr size_t kFirstKernelBytes = sizeof(rueda_attention_kernel);
+constexpr size_t kFirstDeviceBytes = sizeof(rueda_attention_device);
 
 std::vector<int64_t> list(const int64_t* values, int64_t count) {
   if (values == nullptr || count <= 0) return {};
@@ -140,6 +144,17 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
 attention::Engine* local_engine() {
   static auto* const engine = new attention::Engine(nullptr, &rueda::c_abi::kernels());
   return engine;
+}
+
+// A GPU without a job. Opened once, for as long as the process lives.
+Result<rueda::cuda::DevicePtr> local_device(int ordinal) {
+  static auto* const machine = [] {
+    rueda::nccl::Machine::Options options;
+    const char* const driver = std::getenv("RUEDA_CUDA_DRIVER");
+    if (driver != nullptr) options.driver = driver;
+    return new rueda::nccl::Machine(std::move(options));
+  }();
+  return machine->device(ordinal);
 }
 
 // What a call works with; the member is kept for as long as it is used.
@@ -266,7 +281,11 @@ int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* v
                          plan->plan->band.low,
                          plan->plan->band.high,
                          plan->plan->forward.keys,
-                         plan->plan->backward.keys};
+                         plan->plan->backward.keys,
+                         plan->plan->group_tokens(),
+                         plan->plan->group_keys(),
+                         plan->plan->forward.rotate == attention::Rotate::kQueries ? 1 : 0,
+                         plan->plan->backward.rotate == attention::Rotate::kQueries ? 1 : 0};
   constexpr int32_t kCount = sizeof all / sizeof all[0];
   for (int32_t i = 0; i < count && i < kCount; ++i) values[i] = all[i];
   return kCount;
@@ -297,41 +316,46 @@ int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t bac
 int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
                                   int64_t* values, int64_t count) {
   if (plan == nullptr) return -1;
-  const attention::AttentionPlan& p = *plan->plan;
-  const attention::RingPlan& ring = backward != 0 ? p.backward : p.forward;
-  int64_t filled = 0;
-  const auto put = [&](const int64_t(&numbers)[RUEDA_ATTENTION_WORK_NUMBERS]) {
-    for (const int64_t number : numbers) {
-      if (values != nullptr && filled < count) values[filled] = number;
-      ++filled;
+  return rueda::c_abi::guarded_value(int64_t{-1}, [&] {
+    int64_t filled = 0;
+    const auto put = [&](const int64_t(&numbers)[RUEDA_ATTENTION_WORK_NUMBERS]) {
+      for (const int64_t number : numbers) {
+        if (values != nullptr && filled < count) values[filled] = number;
+        ++filled;
+      }
+    };
+    const attention::Program& program = attention::program_of(*plan->plan, backward != 0, true);
+    for (const attention::Buffer& b : program.buffers)
+      put({0, static_cast<int64_t>(b.role), static_cast<int64_t>(b.home), b.slot, b.bytes});
+    const auto parts = [&](int64_t which, const std::vector<attention::MessagePart>& all) {
+      for (const attention::MessagePart& part : all) {
+        put({2, which, static_cast<int64_t>(part.role), part.set, part.head, part.heads,
+             attention::total(part.rows), part.offset, part.bytes, part.scales, part.add ? 1 : 0});
+        for (const attention::Run& run : part.rows) put({3, run.begin, run.step, run.count});
+      }
+    };
+    for (const attention::Instruction& one : program.list) {
+      put({1, static_cast<int64_t>(one.op), static_cast<int64_t>(one.stage), one.message, one.reply,
+           one.last ? 1 : 0, one.hop >= 0 ? 1 : 0});
+      const attention::DeviceStep step = attention::device_step(*plan->plan, program, one);
+      parts(0, step.message);
+      parts(1, step.reply);
+      for (size_t i = 0; i < step.pieces.size(); ++i) {
+        const attention::DevicePiece& p = step.pieces[i];
+        put({4, static_cast<int64_t>(p.kind), p.head_begin, p.head_end, p.head_step, p.q.begin,
+             p.q.step, p.q.count, p.k.begin, p.k.step, p.k.count, p.q_pos, p.q_step, p.k_pos,
+             p.k_step, step.sets[i]});
+      }
     }
-  };
-  const auto tile = [&](int64_t kind, int64_t key, int64_t peer, const attention::Tile& t) {
-    put({kind, key, peer, t.head_begin, t.head_end, t.head_step, t.q.begin, t.q.step, t.q.count,
-         t.k.begin, t.k.step, t.k.count, t.q_pos, t.q_step, t.k_pos, t.k_step});
-  };
-  const auto rows = [&](int64_t kind, const attention::Hop& hop) {
-    for (const attention::RowSet& set : hop.rows) {
-      for (const attention::Run& run : set.rows)
-        put({kind, hop.key, hop.peer, set.head_begin, set.head_end, 1, 0, 0, 0, run.begin, run.step,
-             run.count, 0, 0, 0, 0});
-    }
-  };
-  for (const attention::Tile& t : ring.local) tile(0, -1, p.rank, t);
-  for (const attention::Hop& hop : ring.sends) rows(1, hop);
-  for (const attention::Hop& hop : ring.receives) {
-    rows(2, hop);
-    for (const attention::Tile& t : hop.tiles) tile(3, hop.key, hop.peer, t);
-  }
-  return filled;
+    return filled;
+  });
 }
 
 int64_t rueda_attention_plan_program(const rueda_attention_plan* plan, int32_t backward, char* text,
                                      int64_t size) {
   if (plan == nullptr) return -1;
   return rueda::c_abi::guarded_value(int64_t{-1}, [&] {
-    const std::string whole =
-        attention::as_text(attention::make_program(*plan->plan, backward != 0));
+    const std::string whole = attention::as_text(attention::program_of(*plan->plan, backward != 0));
     if (text != nullptr && size > 0)
       std::snprintf(text, static_cast<size_t>(size), "%s", whole.c_str());
     return static_cast<int64_t>(std::ssize(whole));
@@ -393,6 +417,57 @@ int32_t rueda_attention_backward(rueda_context* context, const rueda_attention_p
           {in(dout), dlse, in(q), in(k), in(v), in(result), lse, out(dq), out(dk), out(dv)},
           saved == nullptr ? nullptr : saved->saved, plan->plan->spec.ranks == 1);
     });
+  });
+}
+
+int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* const* plans,
+                            int32_t count, int32_t process_set, int32_t backward,
+                            const rueda_attention_device* device, int64_t* sent, int32_t* under_way,
+                            rueda_error* error) {
+  if (under_way != nullptr) *under_way = 0;
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_RETURN_IF_ERROR(require(plans, "the list of plans"));
+    RUEDA_RETURN_IF_ERROR(require(device, "the device"));
+    rueda_attention_device c{};
+    RUEDA_RETURN_IF_ERROR(
+        rueda::c_abi::read_struct(device, kFirstDeviceBytes, "rueda_attention_device", &c));
+    if (c.take == nullptr || c.give == nullptr || c.perform == nullptr)
+      return rueda::invalid_argument("attention: take, give and perform must be functions");
+    std::vector<const attention::AttentionPlan*> ranks;
+    for (int32_t i = 0; i < count; ++i) {
+      RUEDA_RETURN_IF_ERROR(require(plans[i], "a plan"));
+      ranks.push_back(plans[i]->plan.get());
+    }
+    const attention::DeviceKernels kernels{
+        c.device, static_cast<rueda::cuda::StreamHandle>(c.stream), c.user, c.take, c.give,
+        c.perform};
+    if (context != nullptr) {
+      if (count != 1) return rueda::invalid_argument("attention: a rank of a job has one plan");
+      RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
+      bool uses = false;
+      const Status status = site.engine->run(*ranks.front(), static_cast<uint32_t>(process_set),
+                                             backward != 0, kernels, &uses);
+      if (under_way != nullptr) *under_way = uses ? 1 : 0;
+      return status;
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const attention::AttentionPlan& plan = *ranks[static_cast<size_t>(i)];
+      if (plan.rank == i && plan.spec.ranks == count &&
+          plan.report.hash == ranks.front()->report.hash)
+        continue;
+      return rueda::invalid_argument(
+          "attention: without a job there must be the plans of all ranks "
+          "of one call, in their order");
+    }
+    rueda::cuda::DevicePtr on;
+    if (c.device >= 0) {
+      RUEDA_ASSIGN_OR_RETURN(on, local_device(c.device));
+    }
+    std::vector<int64_t> bytes;
+    const Status status =
+        attention::run_virtual(ranks, backward != 0, std::move(on), kernels, &bytes);
+    if (sent != nullptr) std::copy(bytes.begin(), bytes.end(), sent);
+    return status;
   });
 }
 

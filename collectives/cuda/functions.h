@@ -67,7 +67,9 @@ inline constexpr uintptr_t kPerThreadStream = 2;
   X(event_destroy, cuEventDestroy_v2, (EventHandle event))                                    \
   X(synchronize, cuCtxSynchronize, (void))                                                    \
   X(allocate, cuMemAlloc_v2, (Address * address, size_t bytes))                               \
-  X(free, cuMemFree_v2, (Address address))
+  X(free, cuMemFree_v2, (Address address))                                                    \
+  X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                     \
+    (Address to, Address from, size_t bytes, StreamHandle stream))
 
 struct Functions {
 #define RUEDA_X(member, symbol, arguments) Code(*member) arguments = nullptr;

@@ -582,4 +582,27 @@ TEST_CASE("ranks that call different attentions are told so", "[attention]") {
   }
 }
 
+TEST_CASE("an engine that checks programs refuses a plan that would go wrong", "[attention]") {
+  RuntimeWorld world(Kind::kShm, 2);
+  const auto messages = world.run([](Rank, engine::Runtime& runtime) -> std::string {
+    Engine engine(&runtime, true);
+    auto plan = must(engine.plan(simple(64, 2, 2, 2, 8)));
+    // As a bug of the planner would leave it: in backward the last rows are never sent. Forward
+    // alone would not notice.
+    plan.backward.sends.pop_back();
+    const auto shared = std::make_shared<const AttentionPlan>(std::move(plan));
+    const auto tensor = std::vector<std::byte>(static_cast<size_t>(32 * 2 * 8 * 4));
+    auto out = tensor;
+    const std::byte* const in = tensor.data();
+    const auto call =
+        engine.forward(shared, 0, 1, {in, in, in, out.data(), nullptr}, nullptr, true);
+    return call.ok() ? "it ran" : call.status().message();
+  });
+  for (const std::string& message : messages) {
+    INFO(message);
+    CHECK(message.find("attention program of rank") != std::string::npos);
+    CHECK(message.find("this is a bug of rueda") != std::string::npos);
+  }
+}
+
 }  // namespace rueda::testing

@@ -227,4 +227,20 @@ TEST_CASE("a program prints as a line for each instruction", "[attention]") {
     CHECK(text.find(std::string("  ") + name_of(op)) != std::string::npos);
 }
 
+TEST_CASE("a plan's programs are made once, and its copies have them too", "[attention]") {
+  AttentionSpec spec;
+  spec.length = 64;
+  spec.ranks = spec.ulysses = 2;
+  spec.heads = spec.kv_heads = 2;
+  spec.head_dim = 8;
+  const AttentionPlan plan = plan_of(spec, 1), copy = plan;
+  const Program& first = program_of(plan, true);
+  CHECK(&program_of(plan, true) == &first);
+  CHECK(&program_of(copy, true) == &first);
+  CHECK(as_text(first) == as_text(make_program(plan, true)));
+  CHECK(&program_of(plan, false) != &first);
+  CHECK(as_text(program_of(plan, false, true)) == as_text(make_program(plan, false, true)));
+  CHECK(as_text(program_of(plan, false, true)) != as_text(program_of(plan, false)));
+}
+
 }  // namespace rueda::testing

@@ -142,8 +142,10 @@ inline Floats swapped(const Floats& from, int64_t batch, int64_t rows, int64_t c
   return to;
 }
 
-// The answer to a problem by programs in a random order; empty: they stopped.
-inline Answer interpret(const Problem& problem, uint64_t seed) {
+// The answer to a problem by programs that `run` runs, forward and then backward; empty: it says
+// that they stopped.
+template <typename Run>
+Answer answer_of(const Problem& problem, Run run) {
   using namespace attention;
   const AttentionSpec& spec = problem.spec;
   std::vector<AttentionPlan> plans;
@@ -172,7 +174,7 @@ inline Answer interpret(const Problem& problem, uint64_t seed) {
     t[Role::kGroupK] = t[Role::kGroupV] = Bytes(static_cast<size_t>(keys) * row);
     members.push_back(std::move(member));
   }
-  if (!ProgramWorld(&members, seed).run()) return {};
+  if (!run(&members)) return {};
   std::vector<RankAnswer> parts(members.size());
   for (size_t r = 0; r < members.size(); ++r) {
     auto& [plan, program, t] = members[r];
@@ -186,7 +188,7 @@ inline Answer interpret(const Problem& problem, uint64_t seed) {
     t[Role::kDlse] = bytes_of(dlse);
     program = make_program(*plan, true);
   }
-  if (!ProgramWorld(&members, seed + 1).run()) return {};
+  if (!run(&members)) return {};
   for (size_t r = 0; r < members.size(); ++r) {
     auto& t = members[r].tensors;
     parts[r].out = widened(spec.dtype, t[Role::kOut]);
@@ -195,6 +197,13 @@ inline Answer interpret(const Problem& problem, uint64_t seed) {
     parts[r].dv = widened(spec.dtype, t[Role::kDv]);
   }
   return put_together(spec, parts);
+}
+
+// By programs in a random order.
+inline Answer interpret(const Problem& problem, uint64_t seed) {
+  return answer_of(problem, [&](std::vector<ProgramWorld::Member>* members) {
+    return ProgramWorld(members, seed++).run();
+  });
 }
 
 }  // namespace rueda::testing

@@ -115,3 +115,32 @@ class _Reached:
 
     def reached(self):
         return True
+
+
+class FakeGpuOfAttention:
+    """The same for `rueda.attention`: its calls take tensors of the host for those of GPU ``device``, and its leaves find done what
+    the GPU's stream would have done before them."""
+
+    def __init__(self, device):
+        self._fake, self._device = FakeGpu(device), device
+
+    def __enter__(self):
+        from rueda.attention.device import _ring, _run
+        from rueda.attention.device._leaves import Rank
+
+        self._changes = pytest.MonkeyPatch()
+        self._changes.setattr(_ring, "_on_cpu", True)
+        self._changes.setattr(_run, "place_of", lambda tensor: (self._device, None))
+        for name in ("perform", "give"):
+            self._changes.setattr(Rank, name, self._behind_the_stream(getattr(Rank, name)))
+        return self
+
+    def __exit__(self, *error):
+        self._changes.undo()
+
+    def _behind_the_stream(self, method):
+        def waits(rank, *arguments):
+            self._fake.wait()
+            return method(rank, *arguments)
+
+        return waits

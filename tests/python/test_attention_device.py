@@ -9,7 +9,7 @@ import rueda.attention as ra
 import torch
 from attention_oracle import LENGTH, blocks_of, causal, check, dense, dilated, error, inputs
 from rueda.attention import device
-from rueda.attention.device import _kernels, _own, _partial, _pieces, _ring
+from rueda.attention.device import _kernels, _own, _partial, _program, _ring
 from worlds import ranks
 
 WORLD = "torch"
@@ -59,7 +59,7 @@ def kernel(request):
         yield request.param
 
 
-def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=None, shape=None, streams=None, **options):
+def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=None, shape=None, **options):
     """A virtual ring's outputs, log-sum-exps and gradients are those of the whole."""
     q, k, v, dout = inputs(**(shape or {}))
     k, v = (k, v) if kv is None else (k[:, :kv].clone(), v[:, :kv].clone())
@@ -70,7 +70,6 @@ def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=No
     ((wanted * dout).sum() + (seen * dlse).sum()).backward()
 
     ring = ra.VirtualRing(size)
-    ring._streams = streams
     full = [x.clone().requires_grad_() for x in (q, k, v)]
     spread = {"layout": layout}
     if options.get("per_sequence"):
@@ -138,8 +137,8 @@ def test_long_windows_are_cut_into_rectangles_and_edges(kernel):
     plan = ra.AttentionPlan(
         rank=0, ranks=1, length=4096, heads=1, head_dim=8, window=(1000, 0), rotate_forward="kv", rotate_backward="kv"
     )
-    pieces = _pieces.schedule_of(plan).own
-    rectangles = sum(p.q.count * p.k.count for p in pieces if p.kind == _pieces.FULL)
+    pieces = [piece for step in _program.program_of(plan, False).steps for piece in step.pieces]
+    rectangles = sum(p.q.count * p.k.count for p in pieces if p.kind == _program.FULL)
     assert rectangles > 0.3 * 4096 * 1000
 
 
@@ -148,11 +147,12 @@ def test_pieces_are_few_and_cover_the_mask():
     spec.update(rotate_forward="kv", rotate_backward="kv", ranks=8)
     for rank in range(8):
         plan = ra.AttentionPlan(rank=rank, **spec)
-        schedule = _pieces.schedule_of(plan)
-        assert [p.kind for p in schedule.own] == ["causal"]  # both chunks in one square
-        assert [p.q.count for p in schedule.own] == [512]
-        for step, (peer, _, pieces) in schedule.receives.items():
-            assert [p.kind for p in pieces] == ["full"], (rank, step, peer, pieces)
+        attends = [step for step in _program.program_of(plan, False).steps if step.op == _program.ATTEND]
+        own, came = ([step.pieces for step in attends if step.came == which] for which in (False, True))
+        assert [[p.kind for p in pieces] for pieces in own] == [["causal"]]  # both chunks in one square
+        assert own[0][0].q.count == 512 and len(came) == 7
+        for pieces in came:
+            assert [p.kind for p in pieces] == ["full"], (rank, pieces)
             assert pieces[0].q.count * pieces[0].k.count == 512 * 256
 
 
@@ -200,50 +200,6 @@ def test_huge_scores_keep_their_gradients(kernel):
     assert error(full[2].grad, whole[2].grad) <= 2e-6
 
 
-class LateStreams:
-    """As a GPU's streams at their worst: a copy happens only when somebody waits for it, so that whoever reads what he has not
-    waited for, or gives up what is still to be read, gets wrong numbers; and a slot that is still in use must not be
-    written."""
-
-    def __init__(self):
-        self.now, self.pending, self.used = 0, [], {}
-        self.copies = 0
-
-    def mark(self):
-        self.now += 1
-        return self.now
-
-    def copy(self, after, moves):
-        for _, target in moves:
-            last = self.used.get(target.untyped_storage().data_ptr(), 0)
-            assert max(after) > last, "a slot is written that the computing stream still reads"
-        self.pending.append(moves)
-        self.copies += 1
-        return len(self.pending)
-
-    def wait(self, event):
-        for at in range(event):
-            for source, target in self.pending[at]:
-                target.copy_(source)
-            if at < event - 1:
-                self.pending[at] = []  # of one stream: in order
-        for _, target in self.pending[event - 1]:
-            self.used[target.untyped_storage().data_ptr()] = self.now
-        self.pending[event - 1] = []
-
-    def join(self):
-        if self.pending:
-            self.wait(len(self.pending))
-        self.pending, self.used = [], {}
-
-
-@pytest.mark.parametrize("options", [{}, {"chunk_tokens": 3}, {"gather_first": True}])
-def test_copies_on_a_stream_of_their_own_are_waited_for(options):
-    streams = LateStreams()
-    exact(5, causal(), "zigzag", causal=True, streams=streams, **options)
-    assert streams.copies >= 20
-
-
 @ranks(2, 3)
 def test_ranks_of_a_job_pass_rows_by_collectives():
     _ring._on_cpu = True
@@ -286,7 +242,7 @@ def test_the_kernel_that_was_asked_for_computes(kernel):
     chosen = _kernels.Chosen(q)
     assert chosen.main.name == kernel
     assert chosen.other.name == ("cuda" if kernel == "cuda" else "torch")  # bands
-    assert _kernels.Chosen(q, has_lse_gradient=True).main.takes_delta
+    assert _kernels.Chosen(q, wants_delta=True).main.takes_delta
 
 
 def test_wrong_calls_are_told_what_to_do():
@@ -297,10 +253,6 @@ def test_wrong_calls_are_told_what_to_do():
         ring.attention([q], [k], [v])
     with pytest.raises(ValueError, match="use shard with the same layout"):
         ring.attention([shards[0][1], shards[0][0]], *shards[1:])
-    with pytest.raises(ValueError, match="keys and values travel"):
-        ring.attention(*shards, rotate_forward="q")
-    with pytest.raises(ValueError, match="int8"):
-        ring.attention(*shards, compression="int8")
     with pytest.raises(ValueError, match="no kernel 'fast' for cuda"):
         ra.use_kernel("fast", device="cuda")
     with pytest.raises(ValueError, match="a ring has one"):

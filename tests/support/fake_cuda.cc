@@ -401,6 +401,12 @@ EXPORT Code cuMemFree_v2(Address address) {
   --live;
   return 0;
 }
+EXPORT Code cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, CUstream_st* stream) {
+  CUstream_st* const on = stream_of(stream);
+  if (on == nullptr) return kInvalidContext;
+  on->add([=] { std::memcpy(at<void>(to), at<const void>(from), bytes); });
+  return 0;
+}
 // The stub of NCCL does its work in streams by this one.
 EXPORT Code cuLaunchHostFunc(CUstream_st* stream, void (*function)(void*), void* argument) {
   CUstream_st* const on = stream_of(stream);

@@ -176,6 +176,17 @@ class AttentionSpec(ctypes.Structure):
     ]
 
 
+class AttentionDevice(ctypes.Structure):
+    """rueda_attention_device"""
+
+    _fields_ = [
+        ("struct_size", _size_t), ("device", _int32), ("stream", _void_p), ("user", _void_p),
+        ("take", ctypes.CFUNCTYPE(_void_p, _void_p, _int32, _int32, _int64)),
+        ("give", ctypes.CFUNCTYPE(None, _void_p, _int32, _int32)),
+        ("perform", ctypes.CFUNCTYPE(_int32, _void_p, _int32, _int32)),
+    ]
+
+
 class AttentionDecodeSpec(ctypes.Structure):
     """rueda_attention_decode_spec"""
 
@@ -362,6 +373,10 @@ FUNCTIONS = {
     "rueda_attention_backward": (_int32, [
         _void_p, _void_p, _int32, _int32, _void_p, _void_p, _void_p, _void_p, _void_p, _void_p,
         _void_p, _void_p, _void_p, _void_p, _void_p, _pointer(_void_p), _pointer(Error),
+    ]),
+    "rueda_attention_run": (_int32, [
+        _void_p, _pointer(_void_p), _int32, _int32, _int32, _pointer(AttentionDevice),
+        _pointer(_int64), _pointer(_int32), _pointer(Error),
     ]),
     "rueda_attention_decode": (_int32, [
         _void_p, _pointer(AttentionDecodeSpec), _int32, _int32, _void_p, _void_p, _void_p, _void_p,

@@ -16,11 +16,13 @@ _lib = _ffi.library
 ROTATIONS = {"auto": 0, "kv": 1, "q": 2}
 _DTYPES = {"float32": _ffi.FLOAT32, "bfloat16": _ffi.BFLOAT16, "float16": _ffi.FLOAT16}
 _WIRES = {**_DTYPES, "int8": _ffi.INT8}
+_WORK_NUMBERS = 16
 _REPORT = (
     "hash tokens steps tiles messages_sent_forward messages_sent_backward bytes_sent_forward "
     "bytes_sent_backward bytes_received_forward bytes_received_backward flops_forward "
     "flops_backward saved_bytes workspace_forward workspace_backward keys q_begin q_end kv_begin kv_end "
-    "band_low band_high exchanges_forward exchanges_backward"
+    "band_low band_high exchanges_forward exchanges_backward group_tokens group_keys q_travels_forward "
+    "q_travels_backward"
 ).split()
 
 # What the ranks of a call agree on. Lists are tuples, block masks bytes: plans are cached by it.
@@ -42,14 +44,6 @@ Tile = collections.namedtuple(
 Tile.__doc__ = """What one kernel call computes: the queries at positions q, q + q_step, ... (q_count of them)
 against the keys k, k + k_step, ...; ``pairs`` of them are seen. ``step`` 0 is the rank's own rows, else the rows of
 ``peer`` have come. Heads are key/value heads."""
-
-Work = collections.namedtuple(
-    "Work",
-    "kind key peer head_begin head_end head_step q q_step q_count k k_step k_count q_pos q_pos_step k_pos k_pos_step",
-)
-Work.__doc__ = """One line of a plan: ``kind`` OWN_TILE, SENT, RECEIVED or TILE; ``key`` the exchange. Queries and keys are
-rows of the tensors that have them (begin, step, count), ``*_pos`` their positions; see rueda_attention_plan_work."""
-OWN_TILE, SENT, RECEIVED, TILE = range(4)
 
 
 def _choice(value, choices, what):
@@ -219,12 +213,11 @@ class AttentionPlan:
         return [Tile(*numbers[at : at + width]) for at in range(0, count, width)]
 
     def work(self, backward=False):
-        """`Work` of an executor: own tiles, rows sent, rows received, tiles of received rows."""
+        """The program for who has its kernels: lines of numbers, see rueda_attention_plan_work."""
         count = _lib.rueda_attention_plan_work(self.pointer, backward, None, 0)
         numbers = (ctypes.c_int64 * count)()
         _lib.rueda_attention_plan_work(self.pointer, backward, numbers, count)
-        width = len(Work._fields)
-        return [Work(*numbers[at : at + width]) for at in range(0, count, width)]
+        return [numbers[at : at + _WORK_NUMBERS] for at in range(0, count, _WORK_NUMBERS)]
 
     def __repr__(self):
         return (

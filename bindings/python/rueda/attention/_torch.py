@@ -67,7 +67,7 @@ class _First(torch.autograd.Function):
 def attention(plan, q, k, v, threads, wait, process_set):
     """(out, lse, call); without ``wait`` the first two are filled when the call has ended."""
     if device.takes(q):
-        return *device.attend(plan, q, k, v, process_set), Ended()
+        return *device.attend(plan, q, k, v), Ended()
     started = []
     out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
     return out, lse, started[0]

@@ -39,7 +39,8 @@
  * Errors:    functions return a rueda_code. With a rueda_error* (may be NULL) they also fill in a
  *            message that says what, which rank, which tensor and what to do. Nothing is thrown.
  * Callbacks: rueda_request_on_end, once for each time it is asked for, and attention kernels of the
- *            caller's own (rueda_attention_add_kernel). Nothing else calls back.
+ *            caller's own (rueda_attention_add_kernel, rueda_attention_run). Nothing else calls
+ *            back.
  * Structs:   begin with struct_size; set them with the *_INIT macros, so that programs work with
  *            newer libraries of the same RUEDA_ABI_VERSION: fields are only added at the end, and
  *            what an older program does not know keeps its default.
@@ -721,7 +722,8 @@ RUEDA_API void rueda_attention_plan_release(rueda_attention_plan* plan);
  * (forward, backward), bytes sent (forward, backward), bytes received (forward, backward), flops
  * (forward, backward), bytes saved for backward, bytes of workspace (forward, backward), keys of
  * this rank, its query heads (begin, end) and KV heads (begin, end) where heads are exchanged for
- * tokens, the band (least and largest k - q that is seen), exchanges (forward, backward). Fills
+ * tokens, the band (least and largest k - q that is seen), exchanges (forward, backward), tokens
+ * and keys of its group where heads are exchanged, 1 if queries travel (forward, backward). Fills
  * values[0..count); returns how many there are, -1 without a plan. */
 RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, int64_t* values,
                                               int32_t count);
@@ -732,13 +734,20 @@ RUEDA_API int32_t rueda_attention_plan_report(const rueda_attention_plan* plan, 
 #define RUEDA_ATTENTION_TILE_NUMBERS 12
 RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, int32_t backward,
                                              int64_t* values, int64_t count);
-/* What an executor of its own needs, RUEDA_ATTENTION_WORK_NUMBERS numbers each, in this order: kind
- * (0 tile of own rows, 1 rows of keys that are sent, 2 rows that are received, 3 tile of received
- * rows), exchange (-1: none; all ranks go through the same ones), peer, KV heads (begin, end,
- * step), queries (first, step, count) and keys (first, step, count) as rows of the tensors that
- * have them, the first query's position and their step, the first key's and their step. Rows of an
- * exchange travel in the order in which they are listed. For plans in which keys and values
- * travel. */
+/* The program that rueda_attention_run runs in a forward (0) or backward (1), for who has its
+ * kernels: lines of RUEDA_ATTENTION_WORK_NUMBERS numbers, of which the first says what it is:
+ *   0 buffer       role, home (0 given, 1 result, 2 saved, 3 slot), slot, bytes
+ *   1 instruction  op, stage (0 ring, 1 heads in, 2 heads out), message, reply, last, reads rows of
+ *                  another rank (1) or its own
+ *   2 part         of the message (0) or reply (1) of the instruction above: which, role of its
+ *                  tensor, set, first head, heads, rows, offset, bytes, offset of int8's scales
+ *                  (-1: none), added (1) or copied (0)
+ *   3 run          rows of the part above: first, step, count
+ *   4 piece        of the instruction above: kind (0 full, 1 causal, 2 band), KV heads (begin, end,
+ *                  step), queries and keys (first, step, count of each), the first query's position
+ *                  and step, the first key's, set of the message whose rows they are (-1: own)
+ * Buffers, instructions, roles and operations are numbered as attention/program.h has them. Fills
+ * values[0..count); returns how many numbers there are, -1 without a plan. */
 #define RUEDA_ATTENTION_WORK_NUMBERS 16
 RUEDA_API int64_t rueda_attention_plan_work(const rueda_attention_plan* plan, int32_t backward,
                                             int64_t* values, int64_t count);
@@ -772,6 +781,30 @@ RUEDA_API int32_t rueda_attention_backward(rueda_context* context, const rueda_a
                                            const void* v, const void* out, const float* lse,
                                            const rueda_attention_saved* saved, void* dq, void* dk,
                                            void* dv, rueda_request** request, rueda_error* error);
+/* Calls whose tensors and kernels are the caller's, as on a GPU: rueda keeps the order, the memory
+ * and the messages, and calls back for everything else. It waits for no GPU: all is given to
+ * `stream`, and so must be what is called back. Called by the calling thread alone, one at a time;
+ * place: of several plans, else 0. */
+typedef struct rueda_attention_device {
+  size_t struct_size;
+  int32_t device; /* -1: the host's memory */
+  void* stream;   /* NULL: the device's default stream */
+  void* user;     /* handed on */
+  /* Memory of a slot, in stream order; NULL: there is none left. */
+  void* (*take)(void* user, int32_t place, int32_t slot, int64_t bytes);
+  void (*give)(void* user, int32_t place, int32_t slot);
+  /* Instruction `number` of the program. Not 0: it failed, and the call ends. */
+  int32_t (*perform)(void* user, int32_t place, int32_t number);
+} rueda_attention_device;
+/* A forward (0) or backward (1) by these kernels. With a context one plan, this rank's. Without one
+ * the plans of all ranks of one process, whose messages are copies; sent (count, or NULL): the
+ * bytes that each has sent. *under_way (or NULL): after an error, 1 if messages may still use
+ * memory of the call, which is then not to be used again. */
+RUEDA_API int32_t rueda_attention_run(rueda_context* context,
+                                      const rueda_attention_plan* const* plans, int32_t count,
+                                      int32_t process_set, int32_t backward,
+                                      const rueda_attention_device* device, int64_t* sent,
+                                      int32_t* under_way, rueda_error* error);
 /* Decoding: the last `queries` tokens of each sequence against a key/value cache that is spread
  * over the ranks: token t lies on rank t % ranks, at place t / ranks of that rank's cache (what
  * layout 2 leaves on it). All ranks call alike, in the same order; what is marked * is each rank's

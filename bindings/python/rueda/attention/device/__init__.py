@@ -1,9 +1,10 @@
 """Attention of tensors that lie on a GPU: plans of the library, computed by PyTorch's kernels and others.
 
-A call runs the same plan as on CPUs: tiles of rows that a rank has, and of rows that come in exchange after exchange. What
-differs is who does it: Python puts kernels into the current stream and copies into a stream of their own, and returns; nothing
-waits on the host. `_pieces` cuts tiles into what libraries compute, `_libraries` makes libraries alike, `_kernels` chooses one,
-`_partial` merges what they give, `_executor` runs a rank's plan over a `_transport`, `_ring` is what users call.
+A call runs the same plan as on CPUs, by the same executor (attention/executor.h): it keeps order, memory and messages, and calls back
+for the work of each instruction, which is given to the current stream; nothing waits on the host. What is here are these leaves:
+`_program` is the library's program as they see it, `_leaves` the work of its instructions, `_kernels` chooses a kernel for a piece,
+`_libraries` makes libraries alike, `_own` and `_blocks` compute what they refuse, `_partial` merges, `_wire` compresses, `_run` calls the
+executor, `_ring` is what users call.
 
 All of it works on CPU tensors too, which is how it is tested.
 """

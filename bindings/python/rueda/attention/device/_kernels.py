@@ -5,7 +5,7 @@ import torch
 from rueda.attention.device import _libraries as libraries
 from rueda.attention.device import _own, _partial
 from rueda.attention.device._blocks import Blocks
-from rueda.attention.device._pieces import BAND, CAUSAL
+from rueda.attention.device._program import BAND, CAUSAL
 
 # In the order in which they are tried. "cpu" serves CPU tensors only where it is asked for: the library's own executor
 # has faster kernels.
@@ -71,14 +71,15 @@ def kernel_for(dtype, head_dim, device):
 
 
 class Chosen:
-    """The kernels of a call: ``main`` for full and causal pieces, ``other`` for the rest."""
+    """The kernels of a call: ``main`` for full and causal pieces, ``other`` for the rest. ``wants_delta``: none that would compute
+    sum(dout * out) itself, as there is a gradient of lse, or no out where queries travel."""
 
-    def __init__(self, q, has_lse_gradient=False):
+    def __init__(self, q, wants_delta=False):
         self.main, said = _candidates(q.device, q.dtype, q.shape[-1])
         takes = [k for k, why in said if why is None and k.takes_delta]
         self.other = takes[0] if takes else _EVERYTHING[-1]
         self.own_merge = _OWN.refuses(q.device.type, q.dtype, q.shape[-1], None) is None
-        if has_lse_gradient and not self.main.takes_delta:
+        if wants_delta and not self.main.takes_delta:
             self.main = self.other
 
     def _of(self, piece):
@@ -101,10 +102,10 @@ class Chosen:
             _partial.add(into, (out, lse, None))
 
     def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale):
-        """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads. delta(): asked for where needed."""
+        """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
-            parts = kernel.backward(dout, q, k, v, lse, delta(), scale, causal, piece.place)
+            parts = kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place)
         else:
             parts = kernel.backward(dout, q, k, v, out, lse, scale, causal)
         for into, part in zip(grads, parts):

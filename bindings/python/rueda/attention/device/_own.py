@@ -7,7 +7,7 @@ import pathlib
 import torch
 
 from rueda import _ffi
-from rueda.attention.device._pieces import CAUSAL, FULL
+from rueda.attention.device._program import CAUSAL, FULL
 
 _VERSION = 2
 _ALL = 1 << 60

@@ -1,7 +1,7 @@
 """Sums of a softmax that is not complete: (acc, m, l) of each query, float32, as in the library's own kernels.
 
 m is about the largest score so far, l the sum of exp(score - m), acc that of exp(score - m) * v; (0, -infinity, 0) is nothing.
-A library's result (out, lse) is acc = out, m = lse, l = 1.
+A library's result (out, lse) is acc = out, m = lse, l = 1. acc is (batch, rows, heads, head_dim), m and l (batch, heads, rows).
 """
 
 import torch
@@ -24,27 +24,17 @@ def add(into, other):
     m.copy_(now)
 
 
-class Partial:
-    """Of all queries of a rank, (batch, rows, heads, head_dim)."""
-
-    def __init__(self, q):
-        batch, rows, heads, _ = q.shape
-        self.acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        self.m = torch.full((batch, heads, rows), -torch.inf, dtype=torch.float32, device=q.device)
-        self.sums = torch.zeros_like(self.m)
-
-    def of(self, rows, heads):
-        """Views for some rows and heads, which are slices."""
-        return self.acc[:, rows, heads], self.m[:, heads, rows], self.sums[:, heads, rows]
-
-    def finish(self, dtype):
-        """(out, lse, what lse lacks of the log-sum-exp or None); queries without keys: 0, -infinity."""
-        none = self.sums == 0
-        sums = torch.where(none, torch.ones_like(self.sums), self.sums)
-        out = self.acc.div_(weights(sums)).to(dtype)
-        if dtype != torch.float32:
-            return out, self.m + torch.log(sums), None
-        exact = self.m.double() + torch.log(sums.double())
-        lse = exact.float()
-        low = torch.where(none, torch.zeros_like(exact), exact - lse.double()).float()
-        return out, lse, low
+def finish(acc, m, sums, out, low):
+    """The result into ``out``, the log-sum-exp into m; what float32 lacks of it into ``low``, where there is one. Queries without keys:
+    0, -infinity."""
+    none = sums == 0
+    total = torch.where(none, torch.ones_like(sums), sums)
+    acc.div_(weights(total))
+    if out is not acc:
+        out.copy_(acc)
+    if low is None:
+        m.add_(torch.log(total))
+        return
+    exact = m.double() + torch.log(total.double())
+    m.copy_(exact)
+    low.copy_(torch.where(none, torch.zeros_like(exact), exact - m.double()))

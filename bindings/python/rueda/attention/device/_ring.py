@@ -6,9 +6,10 @@ import torch
 
 from rueda.attention._layouts import position_ids
 from rueda.attention._plans import AttentionPlan
-from rueda.attention.device._executor import Rank
+from rueda.attention.device import _program as p
 from rueda.attention.device._kernels import Chosen
-from rueda.attention.device._transport import SetLink, Streams, VirtualWorld
+from rueda.attention.device._leaves import Rank
+from rueda.attention.device._run import run
 
 _WHOLE = 1 << 40  # tokens of a message at most: a step's rows travel in one
 _on_cpu = False  # CPU tensors go this way too, for tests
@@ -20,64 +21,55 @@ def takes(tensor):
 
 
 def options_of(options):
-    """The options of a plan whose keys and values travel, a step's rows at once."""
-    if "q" in (options.get("rotate_forward"), options.get("rotate_backward")):
-        raise ValueError("rotate='q': on GPUs keys and values travel; leave rotate out")
-    if options.get("kv_wire") == "int8":
-        raise ValueError("compression='int8' is not there for GPU tensors; 'bfloat16' is")
+    """The options of a plan whose steps' rows travel at once: keys and values, unless it says otherwise. Libraries' kernels want in
+    backward what queries that travel do not bring."""
     if options.get("softcap") or options.get("alibi_slopes"):
         raise ValueError("softcap and alibi_slopes are not there for GPU tensors: their libraries' kernels are called without")
-    return {
-        **options,
-        "rotate_forward": "kv",
-        "rotate_backward": "kv",
-        "chunk_tokens": options.get("chunk_tokens") or _WHOLE,
+    rotations = {
+        name: "kv" if options.get(name) in (None, "auto") else options[name]
+        for name in ("rotate_forward", "rotate_backward")
     }
+    return {**options, **rotations, "chunk_tokens": options.get("chunk_tokens") or _WHOLE}
 
 
 class _Attention(torch.autograd.Function):
-    """q, k, v of each plan's rank -> out of each, lse of each. ``run`` runs generators, one for each plan."""
+    """q, k, v of each plan's rank -> out of each, lse of each. ``ran`` is told what each rank has sent."""
 
     @staticmethod
-    def forward(ctx, run, plans, *tensors):
+    def forward(ctx, ran, plans, *tensors):
         n = len(plans)
         tensors = [x.detach() for x in tensors]
-        qkv = list(zip(tensors[:n], tensors[n : 2 * n], tensors[2 * n :]))
         choose = Chosen(tensors[0])
-        results = run(
-            [
-                lambda link, plan=plan, x=x: Rank(plan, link).forward(*x, choose)
-                for plan, x in zip(plans, qkv)
-            ]
-        )
-        outs, lses, ctx.lows = zip(*results)
-        ctx.run, ctx.plans = run, plans
-        ctx.save_for_backward(*tensors, *outs, *lses)
+        ranks = []
+        for plan, *qkv in zip(plans, tensors[:n], tensors[n : 2 * n], tensors[2 * n :]):
+            rank = Rank(plan, False, dict(zip((p.Q, p.K, p.V), qkv)), choose)
+            rank.make(p.OUT, p.LSE, *rank.kept())
+            ranks.append(rank)
+        ran(run(ranks, tensors[0]))
+        # What backward is given: of whole heads those that were exchanged, in place of the caller's.
+        saved = [rank.for_backward() for rank in ranks]
+        ctx.ran, ctx.plans, ctx.roles = ran, plans, [list(each) for each in saved]
+        ctx.save_for_backward(*(x for each in saved for x in each.values()))
         ctx.set_materialize_grads(False)
-        return (*outs, *lses)
+        return *(rank.tensor(p.OUT) for rank in ranks), *(rank.tensor(p.LSE) for rank in ranks)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
-        n, saved = len(ctx.plans), ctx.saved_tensors
-        q, k, v, outs, lses = (saved[i * n : (i + 1) * n] for i in range(5))
-        douts = [
-            torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
-            for dout, out in zip(grads[:n], outs)
-        ]
-        dlses = grads[n:]
-        choose = Chosen(q[0], any(dlse is not None for dlse in dlses))
-        results = ctx.run(
-            [
-                lambda link, plan=plan, x=x: Rank(plan, link).backward(*x, choose)
-                for plan, x in zip(
-                    ctx.plans, [*zip(douts, dlses, q, k, v, outs, lses, ctx.lows)]
-                )
-            ]
-        )
-        return None, None, *(
-            grad.to(x.dtype) for each, own in zip(zip(*results), (q, k, v)) for grad, x in zip(each, own)
-        )
+        n, tensors = len(ctx.plans), iter(ctx.saved_tensors)
+        given = [{role: next(tensors) for role in roles} for roles in ctx.roles]
+        outs, dlses = [each[p.OUT] for each in given], grads[n:]
+        no_out = any(plan.q_travels_backward for plan in ctx.plans)
+        choose = Chosen(outs[0], no_out or any(dlse is not None for dlse in dlses))
+        ranks = []
+        for plan, tensors_of, dout, dlse in zip(ctx.plans, given, grads, dlses):
+            out = tensors_of[p.OUT]
+            dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
+            rank = Rank(plan, True, {**tensors_of, p.DOUT: dout, p.DLSE: dlse}, choose)
+            rank.make(p.DQ, p.DK, p.DV)
+            ranks.append(rank)
+        ctx.ran(run(ranks, outs[0]))
+        return None, None, *(rank.tensor(role) for role in (p.DQ, p.DK, p.DV) for rank in ranks)
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,67 +79,9 @@ def _plans(spec):
     return [AttentionPlan(rank=rank, **fields) for rank in range(fields["ranks"])]
 
 
-def _one(link, calls):
-    """Runs the only rank of this process."""
-    return [link.run(call(link)) for call in calls]
-
-
-def _to_heads(x, shares, tokens, process_set):
-    """(batch, own tokens, all heads, width) -> (batch, all tokens, own heads, width); differentiable."""
-    from rueda import torch as hvd
-
-    batch, _, _, width = x.shape
-    parts = [x[:, :, begin:end].reshape(-1, width) for begin, end in shares]
-    received, _ = hvd.alltoall(torch.cat(parts), [len(p) for p in parts], process_set=process_set)
-    begin, end = shares[process_set.rank()]
-    parts = received.split([batch * count * (end - begin) for count in tokens])
-    return torch.cat(
-        [part.reshape(batch, count, end - begin, width) for part, count in zip(parts, tokens)], 1
-    )
-
-
-def _to_tokens(x, shares, tokens, process_set):
-    """Back again."""
-    from rueda import torch as hvd
-
-    batch, _, _, width = x.shape
-    parts = [part.reshape(-1, width) for part in x.split(tokens, 1)]
-    received, _ = hvd.alltoall(torch.cat(parts), [len(p) for p in parts], process_set=process_set)
-    own = tokens[process_set.rank()]
-    counts = [batch * own * (end - begin) for begin, end in shares]
-    parts = received.split(counts)
-    return torch.cat(
-        [part.reshape(batch, own, end - begin, width) for part, (begin, end) in zip(parts, shares)], 2
-    )
-
-
-def attend(plan, q, k, v, process_set):
-    """(out, lse) of this rank of a process set, whose ranks all call it."""
-    places, ranks = plan.spec.ulysses, process_set.size()
-    link = SetLink(process_set, q.device, plan.spec.head_dim)
-    run = functools.partial(_one, link)
-    if places == 1:
-        return _Attention.apply(run, [plan], q, k, v)
-    if places != ranks:
-        raise ValueError(
-            f"usp_attention of GPU tensors: ulysses_degree is {places}, give 1 (a ring) or all {ranks} ranks"
-        )
-    plans = _plans(tuple(sorted({**plan.spec._asdict(), "ranks": ranks}.items())))
-    tokens, keys = [p.tokens for p in plans], [p.keys for p in plans]
-    shares = [(p.q_begin, p.q_end) for p in plans]
-    kv_shares = [(p.kv_begin, p.kv_end) for p in plans]
-    q = _to_heads(q, shares, tokens, process_set)
-    k, v = (_to_heads(x, kv_shares, keys, process_set) for x in (k, v))
-    out, lse = _Attention.apply(run, [plan], q, k, v)
-    lse = _to_tokens(lse.transpose(1, 2).unsqueeze(-1), shares, tokens, process_set)
-    return _to_tokens(out, shares, tokens, process_set), lse.squeeze(-1).transpose(1, 2)
-
-
-def _group(plans, rank):
-    """(first rank of the group that exchanges heads, plans of its places)."""
-    places = plans[0].spec.ulysses
-    first = rank // places * places
-    return first, plans[first : first + places]
+def attend(plan, q, k, v):
+    """(out, lse) of this rank of the plan's process set, whose ranks all call it."""
+    return _Attention.apply(lambda sent: None, [plan], q, k, v)
 
 
 class VirtualRing:
@@ -166,7 +100,7 @@ class VirtualRing:
     def __init__(self, ranks):
         if ranks < 1:
             raise ValueError(f"{ranks} ranks: a ring has one at least")
-        self.ranks, self.bytes_sent, self._streams = ranks, [0] * ranks, None
+        self.ranks, self.bytes_sent = ranks, [0] * ranks
 
     def _places(self, length, layout, cu_seqlens):
         return [
@@ -189,7 +123,7 @@ class VirtualRing:
                   compression=None, block_mask=None, ulysses_degree=1, **options):  # fmt: skip
         """The outputs of all ranks (and log-sum-exps), from lists of q, k, v; differentiable.
 
-        Options: ``causal``, ``layout``, ``gather_first``, ``chunk_tokens``, ``cu_seqlens``, ``cu_seqlens_k``,
+        Options: ``causal``, ``layout``, ``rotate_forward``, ``rotate_backward``, ``gather_first``, ``chunk_tokens``, ``cu_seqlens``, ``cu_seqlens_k``,
         ``per_sequence``, ``segment_lengths``, ``dilation_rates``, ``head_offset``, ``split_heads``; those of
         the functions of `rueda.attention` that have them.
         """
@@ -214,41 +148,9 @@ class VirtualRing:
                     f"rank {rank} has {q[rank].shape[1]} queries and {k[rank].shape[1]} keys, its layout gives it "
                     f"{plan.tokens} and {plan.keys}; use shard with the same layout"
                 )
-        if ulysses_degree > 1:
-            q, k, v = (self._exchange(plans, x, side) for x, side in ((q, "q"), (k, "kv"), (v, "kv")))
-        exchanges = max(1, plans[0].exchanges_forward)
-        run = functools.partial(self._run, q[0].device, exchanges if spec.get("gather_first") else 2)
-        results = _Attention.apply(run, plans, *q, *k, *v)
+        results = _Attention.apply(self._ran, plans, *q, *k, *v)
         outs, lses = list(results[: self.ranks]), list(results[self.ranks :])
-        if ulysses_degree > 1:
-            outs = self._exchange_back(plans, outs, 1, 2)
-            lses = self._exchange_back(plans, lses, 2, 1)
         return (outs, lses) if return_lse else outs
 
-    def _run(self, device, slots, calls):
-        if self._streams is None and device.type == "cuda":
-            self._streams = Streams(device)
-        world = VirtualWorld(self.ranks, device, self._streams)
-        links = [world.link(rank, slots) for rank in range(self.ranks)]
-        results = world.run([call(link) for call, link in zip(calls, links)])
-        self.bytes_sent = world.bytes
-        return results
-
-    def _exchange(self, plans, shards, side):
-        result = []
-        for rank, plan in enumerate(plans):
-            first, group = _group(plans, rank)
-            heads = slice(getattr(plan, f"{side}_begin"), getattr(plan, f"{side}_end"))
-            result.append(torch.cat([shards[first + u][:, :, heads] for u in range(len(group))], 1))
-        return result
-
-    def _exchange_back(self, plans, parts, rows_axis, heads_axis):
-        result = []
-        for rank, plan in enumerate(plans):
-            first, group = _group(plans, rank)
-            before = sum(other.tokens for other in group[: rank - first])
-            own = [
-                parts[first + u].narrow(rows_axis, before, plan.tokens) for u in range(len(group))
-            ]
-            result.append(torch.cat(own, heads_axis))
-        return result
+    def _ran(self, sent):
+        self.bytes_sent = sent
