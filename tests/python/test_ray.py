@@ -1,5 +1,6 @@
 """`rueda.ray`: ranks that are actors, on a cluster of two nodes."""
 
+import importlib.util
 import os
 import pickle
 import signal
@@ -290,6 +291,8 @@ def test_an_interface_that_is_not_there_is_named():
 
 def test_workers_of_ray_train_become_ranks():
     pytest.importorskip("ray.train", reason="needs ray[train]")
+    if importlib.util.find_spec("ray.train.v2") is None:
+        pytest.skip("Ray Train v2 came with Ray 2.43")
     from rueda.ray.train import RuedaConfig
 
     @ray.remote(num_cpus=1)

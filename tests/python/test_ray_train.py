@@ -1,5 +1,6 @@
 """`rueda.ray.train` under Ray Train v2 and Tune. Slow: each worker loads PyTorch and Ray's libraries."""
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
+if importlib.util.find_spec("ray.train.v2") is None:
+    pytest.skip("Ray Train v2 came with Ray 2.43", allow_module_level=True)
 pytestmark = pytest.mark.slow
 
 import ray  # noqa: E402
