@@ -1,5 +1,5 @@
-// What tests start or open, each by its full path in this build folder. The paths are compiled in one small file alone:
-// a compiler cache serves all others to every clone.
+// What tests start or open, each by its full path in this build folder. The paths are compiled in
+// one small file alone: a compiler cache serves all others to every clone.
 #pragma once
 
 namespace built {
