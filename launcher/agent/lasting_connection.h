@@ -106,7 +106,7 @@ class LastingConnection : public ControlConnection {
   bool doubted_ = false;  // a connection is sought beside this one
   std::vector<std::thread> retired_;
   std::atomic<int> still_retiring_{0};
-  bool heard_ = true;        // something, from this controller
+  bool heard_ = true;                     // something, from this controller
   std::atomic<Clock::time_point> since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
 
