@@ -65,7 +65,7 @@ std::vector<HostPlan> elastic_hosts(const Options& options, const ElasticPlan& p
   std::vector<HostPlan> hosts;
   bool all_ours = options.token_file.empty();
   for (const HostSlots& host : plan.hosts) {
-    const bool ours = std::ranges::find(plan.own_names, host.host) != plan.own_names.end();
+    const bool ours = is_ours(host.host, plan.own_names);
     all_ours = all_ours && ours;
     const auto known = std::ranges::find_if(
         hosts, [&](const HostPlan& one) { return one.host.host == host.host; });

@@ -1,9 +1,12 @@
 // A connection to the controller of an elastic job that outlives what it is made of.
 //
-//   connected ──its end, no goodbye──> seeking ──found──> introduced ──┬─ Resumed: the same controller
-//       │                                 │  ^                         │    goes on where it was
-//       └─silence: another beside it──────┘  └──ended                  └─ TakenOver: another one hears
-//                                         └─patience──> gone for good       who we are, what we keep
+//   connected ──its end, no goodbye──> seeking ──found──> introduced ──> Resumed, or TakenOver
+//       │                               │  ^                 │
+//       └─silence: one beside it────────┘  └──────ended──────┘
+//                                       └─patience──> gone for good
+//
+//   Resumed     the same controller goes on where it was
+//   TakenOver   another one hears who we are and what we keep
 //
 // Where the controller lives a lost connection costs nothing: each message has a number
 // (proto/control.proto: Resumes), and what the other side lacks is said again over the next. Where
@@ -103,7 +106,7 @@ class LastingConnection : public ControlConnection {
   bool doubted_ = false;  // a connection is sought beside this one
   std::vector<std::thread> retired_;
   std::atomic<int> still_retiring_{0};
-  bool heard_ = true;        // something, from this controller
+  bool heard_ = true;                     // something, from this controller
   std::atomic<Clock::time_point> since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
 

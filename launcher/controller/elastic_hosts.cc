@@ -93,7 +93,7 @@ Status JobController::invite(const HostSlots& host) {
   RUEDA_RETURN_IF_ERROR(server_->listen());
   JobHost entry;
   entry.plan.host = host;
-  entry.plan.ours = std::ranges::count(plan_.elastic->own_names, host.host) != 0;
+  entry.plan.ours = is_ours(host.host, plan_.elastic->own_names);
   entry.may_fail = true;
   entry.awaited_until = clock_now() + start_limit();
   hosts_.push_back(std::move(entry));

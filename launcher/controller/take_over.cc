@@ -72,7 +72,7 @@ void JobController::agent_back(int number, const control::Register& agent) {
   gone_.erase(number);
   std::erase_if(waiting_events_, [&](const AgentEvent& event) { return event.host == number; });
   host.plan.host.host = holds.host_name();
-  host.plan.ours = std::ranges::count(plan_.elastic->own_names, holds.host_name()) != 0;
+  host.plan.ours = is_ours(holds.host_name(), plan_.elastic->own_names);
   host.state = State::kHere;
   host.pid = agent.pid();
   host.address = holds.address();

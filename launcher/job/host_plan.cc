@@ -1,5 +1,8 @@
 #include "launcher/job/host_plan.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 
 namespace rueda::launcher {
@@ -10,10 +13,10 @@ std::string lower(std::string text) {
   return text;
 }
 
-bool is_ours(const std::string& host, const std::vector<std::string>& own_names) {
-  const std::string name = lower(host);
-  return std::any_of(own_names.begin(), own_names.end(),
-                     [&](const std::string& own) { return lower(own) == name; });
+// "127.0.0.2": any address of 127.0.0.0/8 is the loopback's.
+bool is_of_loopback(const std::string& name) {
+  in_addr address{};
+  return inet_pton(AF_INET, name.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
 }
 
 // How many ranks each host takes, full hosts first.
@@ -31,6 +34,13 @@ std::vector<HostPlan> fill(int num_proc, const std::vector<HostPlan>& hosts) {
 }
 
 }  // namespace
+
+bool is_ours(const std::string& host, const std::vector<std::string>& own_names) {
+  const std::string name = lower(host);
+  return std::any_of(own_names.begin(), own_names.end(), [&](const std::string& own) {
+    return lower(own) == name || (is_of_loopback(own) && is_of_loopback(name));
+  });
+}
 
 Result<std::vector<HostPlan>> plan_hosts(int num_proc, const std::vector<HostSlots>& hosts,
                                          const std::vector<std::string>& own_names,

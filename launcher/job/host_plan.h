@@ -26,6 +26,10 @@ struct HostPlan {
   std::vector<RankPlace> places;
 };
 
+// Whether a host of this name is this machine, whose names these are. Where "127.0.0.1" is among
+// them all of 127.0.0.0/8 is.
+bool is_ours(const std::string& host, const std::vector<std::string>& own_names);
+
 // `hosts` empty: as many slots on this machine as needed. Names that are this machine's are one
 // host. InvalidArgument when there are fewer slots than ranks; `source` says where the hosts are
 // from ("-H a:1,b:1").

@@ -25,8 +25,7 @@ int cut(pid_t pid) {
   for (const auto& entry :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
     const int number = std::stoi(entry.path().filename());
-    const UniqueFd theirs(
-        static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+    const UniqueFd theirs(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
     sockaddr_storage peer{};
     socklen_t length = sizeof(peer);
     if (!theirs || getpeername(theirs.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0)
@@ -143,9 +142,8 @@ TEST_CASE("a controller may be killed while a connection to it is cut") {
 
 TEST_CASE("an agent that does not come back in time is lost, and told so when it does") {
   const HostsFolder folder;
-  Job job(command(folder,
-                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--silence-timeout", "1"},
-                  {}));
+  Job job(command(
+      folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--silence-timeout", "1"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   wait_for(&job, " is pid ", 2);
   const pid_t agent = agent_of(job, "two"), rank = pid_of_rank(job, 1);

@@ -63,6 +63,15 @@ TEST_CASE("ranks fill one host after the other", "[host_plan]") {
   CHECK(layout(3, "a,b,a") == "a: 0=0/2,0/2 1=1/2,0/1; b: 2=0/1,1/2");
 }
 
+TEST_CASE("every address of the loopback is this machine", "[host_plan]") {
+  const std::vector<std::string> own = {"Here", "127.0.0.1"};
+  for (const char* name : {"here", "127.0.0.1", "127.0.0.2", "127.1.2.3"})
+    CHECK(is_ours(name, own));
+  for (const char* name : {"128.0.0.1", "127.0.0.1.example.org", "there", "127", ""})
+    CHECK_FALSE(is_ours(name, own));
+  CHECK_FALSE(is_ours("127.0.0.2", {"node0"}));  // no name of ours is an address
+}
+
 TEST_CASE("more ranks than slots are refused", "[host_plan]") {
   CHECK(layout(2, "localhost") == "-np 2 needs 2 slots, -H localhost has 1");
   CHECK(layout(9, "a:4,b:4") == "-np 9 needs 9 slots, -H a:4,b:4 has 8");

@@ -161,7 +161,7 @@ def test_a_newcomers_optimizer_has_its_memory_before_others_wait_for_it():
     state.prepare()
     handler = state._handlers["optimizer"]
     room = [each.data_ptr() for each in handler._room]
-    spare = [each.data_ptr() for each in handler.copies._spare]
+    spare = [each.data_ptr() for each in handler.copies._spare[0]]
     state.sync()
     moments = [each[name] for each in optimizer.state.values() for name in ("step", "exp_avg", "exp_avg_sq")]
     assert len(moments) == 6 and all(each.any() for each in moments)

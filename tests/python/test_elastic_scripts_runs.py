@@ -30,6 +30,13 @@ def horovodrun(ranks, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+def test_every_address_of_the_loopback_is_a_host_of_this_machine(tmp_path):
+    script = discovery_in(tmp_path, "127.0.0.2:1\n127.0.0.3:1\n")
+    code, said = horovodrun(2, "--min-np", 2, "--host-discovery-script", script, "sh", "-c", "echo on $HOROVOD_HOSTNAME")
+    assert code == 0, said
+    assert {line.split(": ", 1)[1] for line in said.splitlines() if "<stdout>: " in line} == {"on 127.0.0.2", "on 127.0.0.3"}, said
+
+
 @pytest.mark.parametrize(
     "fault",
     ["2:hook:4", *(pytest.param(f"2:{each}", marks=pytest.mark.slow) for each in ("commit:4", "forward:4:3", "step:4:raise"))],

@@ -19,6 +19,7 @@ from rueda.torch.memory import storage_of
 from rueda.torch.elastic._streams import Streams
 
 PROBATION = 3  # intervals between commit and step in which nothing else may have changed a tensor
+_PLAIN = frozenset((int, float, bool, str, type(None)))  # what cannot be changed is its own copy
 CHECK_EVERY = 50  # intervals: contents are compared again, as changes through .data have no version
 
 
@@ -71,9 +72,10 @@ def _outline(state, tensors):
         return _Place(len(tensors) - 1)
     if isinstance(state, dict):
         return {key: _outline(value, tensors) for key, value in state.items()}
-    if type(state) in (list, tuple):
-        return type(state)(_outline(value, tensors) for value in state)
-    return copy.deepcopy(state)
+    kind = type(state)
+    if kind in (list, tuple):
+        return kind([_outline(value, tensors) for value in state])
+    return state if kind in _PLAIN else copy.deepcopy(state)
 
 
 def _filled(outline, tensors, own=_large_pages.clone):
@@ -148,19 +150,24 @@ class Copies:
         Gives the state dict; its tensors are the ones that train.
     trusted : set of keys
         Of tensors that only a step changes: they are copied late.
-    buffers, spare : lists of tensors
-        Memory for these copies, where it fits, and for those of the next save.
+    room, spare : (list of tensors, list of keys)
+        Memory for these copies, where it fits, and for those of the next save; and for tensors of which keys it was made.
     """
 
-    def __init__(self, take, trusted=frozenset(), buffers=(), spare=()):
+    def __init__(self, take, trusted=frozenset(), room=((), ()), spare=((), ())):
         self._take, self.trusted, self._spare = take, trusted, spare
         self._live = []
         self._outline = _outline(take(), self._live)
         self._versions = [tensor._version for tensor in self._live]
-        self._late = [i for i, tensor in enumerate(self._live) if _key(tensor) in trusted]
-        self._buffers = [
-            _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
-        ]
+        self._keys = list(map(_key, self._live))
+        self._late = [i for i, key in enumerate(self._keys) if key in trusted]
+        buffers, keys = room
+        if keys == self._keys and None not in keys:
+            self._buffers = buffers
+        else:
+            self._buffers = [
+                _buffer(tensor, buffers[i] if i < len(buffers) else None) for i, tensor in enumerate(self._live)
+            ]
         self._error = None
         self._done = None  # is set when the late copies that were begun are there
         self._intact = True  # no late copy was taken of what had changed
@@ -172,7 +179,7 @@ class Copies:
     def anew(self):
         """The save of what there is now. This one stays what it is until its `anew` is called again."""
         self.hold()
-        return Copies(self._take, self.trusted, self._spare, self._buffers)
+        return Copies(self._take, self.trusted, self._spare, (self._buffers, self._keys))
 
     def begin(self):
         """The late copies, in the copying thread."""
@@ -185,7 +192,7 @@ class Copies:
 
         ``more``: tensors like those that come behind these.
         """
-        self._spare = [_buffer(tensor, None).zero_() for tensor in (*self._live, *more)]
+        self._spare = [_buffer(tensor, None).zero_() for tensor in (*self._live, *more)], ()
 
     def hold(self):
         """Until all copies are there: the tensors may be changed then. False: some are not what was saved."""
@@ -220,7 +227,7 @@ class Copies:
         return [None if i is None or self._live[i]._version != self._versions[i] else self._buffers[i] for i in places]
 
     def _places(self):
-        return {_key(tensor): i for i, tensor in enumerate(self._live)}
+        return {key: i for i, key in enumerate(self._keys)}
 
     def unchanged(self, tensors):
         """Of these, the keys of those that still are what they were at the save, by content."""
