@@ -82,5 +82,8 @@ struct NativeKernel {
   void (*backward)(const KernelTile& tile, float* scratch);
 };
 const NativeKernel& native_kernel();
+// The same source on pairs of bfloat16, for CPUs with AVX512-BF16 while AVX-512 is the instruction
+// set. Null: this build has none.
+const NativeKernel* pairs_kernel();
 
 }  // namespace rueda::attention

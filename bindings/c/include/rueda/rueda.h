@@ -860,7 +860,8 @@ typedef struct rueda_attention_kernel {
    * floats. */
   void (*forward)(const rueda_attention_tile* tile, float* scratch);
   void (*backward)(const rueda_attention_tile* tile, float* scratch);
-  int32_t changes_scores; /* it does what softcap and slopes of a tile ask for; 0: never gets such */
+  int32_t
+      changes_scores; /* it does what softcap and slopes of a tile ask for; 0: never gets such */
 } rueda_attention_kernel;
 /* For the whole process, for ever; the functions stay where they are. */
 RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel,
