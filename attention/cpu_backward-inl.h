@@ -16,7 +16,7 @@ namespace rueda::attention::HWY_NAMESPACE {
 
 constexpr int64_t kBackQueries = 24;
 
-// exp(s - lse - low) is exp(s - lse) times this: dout and delta carry it. Of 16 bits there is no low.
+// exp(s - lse - low) is exp(s - lse) times this: dout and delta carry it. Of 16 bits there is none.
 template <class P>
 HWY_INLINE float fold_of(const QueryHead& head, int64_t at) {
   return !P::kScalesRows || head.lse_low == nullptr

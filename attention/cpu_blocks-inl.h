@@ -1,7 +1,7 @@
-// What forward and backward share: exp, packing of rows, products of many columns. What is multiplied
-// and how it lies is a policy, a template argument P: Floats (cpu_floats-inl.h), and where the CPU
-// multiplies pairs of bfloat16, Pairs (cpu_pairs-inl.h). A policy's Word holds P::kElements elements
-// that are neighbours in the direction of summation.
+// What forward and backward share: exp, packing of rows, products of many columns. What is
+// multiplied and how it lies is a policy, a template argument P: Floats (cpu_floats-inl.h), and
+// where the CPU multiplies pairs of bfloat16, Pairs (cpu_pairs-inl.h). A policy's Word holds
+// P::kElements elements that are neighbours in the direction of summation.
 #if defined(RUEDA_ATTENTION_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
 #undef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
@@ -49,8 +49,8 @@ constexpr int64_t kKeys = 192;              // of a block: whole panels, whole g
 HWY_INLINE V load(const float* from) { return hn::LoadU(F(), from); }
 HWY_INLINE void store(V v, float* to) { hn::StoreU(v, F(), to); }
 
-// C[6][vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb], in parts
-// of at most kVecs vectors, as even as can be.
+// C[6][vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb], in
+// parts of at most kVecs vectors, as even as can be.
 template <class P, bool kAdd>
 HWY_INLINE void multiply_wide(const typename P::Word* a, int64_t row, int64_t step,
                               const typename P::Word* b, int64_t ldb, int64_t depth, float* c,

@@ -18,10 +18,11 @@ struct Floats {
   static constexpr bool kScalesRows = true;  // queries and lined up keys carry the scale
   // A row is scaled to a new largest score only when that is so much larger: weights up to exp(8).
   static constexpr float kSlack = 8;
-  static constexpr int64_t kGrain =
-      48;  // of keys in backward: whole vectors, whole groups of kRows
+  static constexpr int64_t kGroups = 8;  // of kRows queries that use a panel one after the other
+  static constexpr int64_t kGrain = 48;  // of keys in backward: whole vectors and groups of kRows
 
-  // C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb].
+  // C[6][kCount vectors] = (kAdd ? C : 0) + the sum over k < depth of
+  // A[i * row + k * step] * B[k * ldb].
   template <int kCount, bool kAdd>
   static HWY_INLINE void multiply(const float* HWY_RESTRICT a, int64_t row, int64_t step,
                                   const float* HWY_RESTRICT b, int64_t ldb, int64_t depth,

@@ -42,7 +42,7 @@ HWY_INLINE V weight_of(const float* s, V factor, V shift) {
   return exp_of(P::kScalesRows ? hn::Sub(load(s), shift) : hn::MulSub(load(s), factor, shift));
 }
 
-// The weights of s[begin, end): exp(scale * s - m), to `to`, which begins at s[0]. Returns their sum.
+// The weights of s[begin, end), exp(scale * s - m), to `to`, which begins at s[0]. Returns the sum.
 template <class P>
 HWY_INLINE float exp_row(const float* s, typename P::Word* to, int64_t begin, int64_t end,
                          float scale, float m) {
@@ -171,39 +171,44 @@ HWY_INLINE void forward_of(const KernelTile& tile, float* scratch) {
           Seen group[kTileQueries / kRows];
           for (int64_t g = 0; g * kRows < rows; ++g)
             group[g] = seen_in_part(seen + g * kRows, kRows, part, part_keys);
-          for (int64_t key = 0; key < part_keys; key += kPanel) {
-            const Word* panel = panels + (part + key) * depth;
-            for (int64_t g = 0; g * kRows < rows; ++g) {
-              if (group[g].from >= key + kPanel || group[g].to <= key) continue;
-              P::template multiply<kVecs, false>(queries + g * kRows * words, words, 1, panel,
-                                                 kPanel, depth, scores + g * kRows * kKeys + key,
-                                                 kKeys);
+          const int64_t groups = (rows + kRows - 1) / kRows;
+          for (int64_t some = 0; some < groups; some += P::kGroups) {
+            const int64_t until = min(some + P::kGroups, groups);
+            for (int64_t key = 0; key < part_keys; key += kPanel) {
+              const Word* panel = panels + (part + key) * depth;
+              for (int64_t g = some; g < until; ++g) {
+                if (group[g].from >= key + kPanel || group[g].to <= key) continue;
+                P::template multiply<kVecs, false>(queries + g * kRows * words, words, 1, panel,
+                                                   kPanel, depth, scores + g * kRows * kKeys + key,
+                                                   kKeys);
+              }
             }
-          }
-          for (int64_t g = 0; g * kRows < rows; ++g) {
-            // A few rows at a time, meanwhile.
-            for (int64_t i = next.start + g * kRows;
-                 part == first_part && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
-              fetch_row(tile.heads[next.head].q, tile.q_rows[i], width);
-              fetch_row(rows_of(tile.heads[next.head].acc, tile.acc_stride), tile.q_rows[i], width);
+            for (int64_t g = some; g < until; ++g) {
+              // A few rows at a time, meanwhile.
+              for (int64_t i = next.start + g * kRows;
+                   part == first_part && i < min(next.start + (g + 1) * kRows, tile.queries); ++i) {
+                fetch_row(tile.heads[next.head].q, tile.q_rows[i], width);
+                fetch_row(rows_of(tile.heads[next.head].acc, tile.acc_stride), tile.q_rows[i],
+                          width);
+              }
+              if (group[g].from >= group[g].to) continue;
+              const int64_t begin = group[g].from / (kElements * kLanes) * (kElements * kLanes);
+              const int64_t end = round_up(group[g].to, kElements * kLanes);
+              float* s = scores + g * kRows * kKeys;
+              for (int64_t i = g * kRows; changes && i < min((g + 1) * kRows, rows); ++i)
+                change_row(tile, h, start + i, block + part, begin, end,
+                           P::kScalesRows ? 1.0f : size, scores + i * kKeys, nullptr);
+              Word* w = weights + g * kRows * kKeys / kElements;
+              softmax_rows<P>(s, w, begin, end, seen + g * kRows, part, scale, m + g * kRows,
+                              l + g * kRows, sums + g * kRows * sums_stride, sums_stride, padded);
+              // Of pairs, weights beside those that are seen are zero.
+              const int64_t from = kElements == 1 ? group[g].from : begin;
+              const int64_t to = kElements == 1 ? group[g].to : end;
+              multiply_wide<P, true>(w + from / kElements, kKeys / kElements, 1,
+                                     values + (part + from) / kElements * padded, padded,
+                                     (to - from) / kElements, sums + g * kRows * sums_stride,
+                                     sums_stride, padded / kLanes);
             }
-            if (group[g].from >= group[g].to) continue;
-            const int64_t begin = group[g].from / (kElements * kLanes) * (kElements * kLanes);
-            const int64_t end = round_up(group[g].to, kElements * kLanes);
-            float* s = scores + g * kRows * kKeys;
-            for (int64_t i = g * kRows; changes && i < min((g + 1) * kRows, rows); ++i)
-              change_row(tile, h, start + i, block + part, begin, end, P::kScalesRows ? 1.0f : size,
-                         scores + i * kKeys, nullptr);
-            Word* w = weights + g * kRows * kKeys / kElements;
-            softmax_rows<P>(s, w, begin, end, seen + g * kRows, part, scale, m + g * kRows,
-                            l + g * kRows, sums + g * kRows * sums_stride, sums_stride, padded);
-            // Of pairs, weights beside those that are seen are zero.
-            const int64_t from = kElements == 1 ? group[g].from : begin;
-            const int64_t to = kElements == 1 ? group[g].to : end;
-            multiply_wide<P, true>(w + from / kElements, kKeys / kElements, 1,
-                                   values + (part + from) / kElements * padded, padded,
-                                   (to - from) / kElements, sums + g * kRows * sums_stride,
-                                   sums_stride, padded / kLanes);
           }
         }
         for (int64_t i = 0; i < rows; ++i) {

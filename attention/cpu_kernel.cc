@@ -1,9 +1,9 @@
 // Blockwise attention on the CPU, compiled once per instruction set.
 //
 // One multiplication, multiply() of a policy, does all seven products: six rows of A, each word
-// broadcast, against up to four vectors of B, sums in registers. Keys are packed once per block and used by
-// all queries: transposed in panels for scores, by rows for the values. Softmax is kept up to date
-// per block of keys (Milakov, Gimelshein 2018; Dao 2022 calls the whole FlashAttention).
+// broadcast, against up to four vectors of B, sums in registers. Keys are packed once per block and
+// used by all queries: transposed in panels for scores, by rows for the values. Softmax is kept up
+// to date per block of keys (Milakov, Gimelshein 2018; Dao 2022 calls the whole FlashAttention).
 //
 // No std:: templates here: see collectives/kernels/targets.h.
 #include "attention/local_kernel.h"

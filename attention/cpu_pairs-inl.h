@@ -1,7 +1,8 @@
 // The policy of pairs of bfloat16 (AVX512-BF16): VDPBF16PS adds two products per lane, so all seven
-// products run at twice the rate of float32. Products are exact, sums float32. The weights P and the
-// gradients of scores are rounded to bfloat16 for their products (the sums of P are not), an error
-// of 2^-9 of each, unbiased: as large as what the rounding of inputs and outputs costs anyway.
+// products run at twice the rate of float32. Products are exact, sums float32. The weights P and
+// the gradients of scores are rounded to bfloat16 for their products (the sums of P are not), an
+// error of 2^-9 of each, unbiased: as large as what the rounding of inputs and outputs costs
+// anyway.
 #if defined(RUEDA_ATTENTION_CPU_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RUEDA_ATTENTION_CPU_PAIRS_INL_H_
 #undef RUEDA_ATTENTION_CPU_PAIRS_INL_H_
@@ -22,6 +23,7 @@ struct Pairs {
   static constexpr int64_t kElements = 2;
   static constexpr bool kScalesRows = false;  // scores and gradients are scaled: rows stay exact
   static constexpr float kSlack = 0;
+  static constexpr int64_t kGroups = 1;  // scores stay in the first-level cache
   static constexpr int64_t kGrain = 96;  // whole groups of kRows, whole pairs of vectors
 
   // A function of its own, so that no register holds anything else.

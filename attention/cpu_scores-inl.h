@@ -21,7 +21,7 @@ struct Tanh {
   V value, slope;
 };
 // With e = exp(-2 |x|): (1 - e) / (1 + e), and 4 e / (1 + e)^2, which is 0 beyond |x| = 43. Near 0,
-// where 1 - e has lost digits, the polynomial of Cephes' tanhf. Error under two ulps. NaN stays NaN.
+// where 1 - e has lost digits, the polynomial of Cephes' tanhf. NaN stays NaN.
 HWY_INLINE Tanh tanh_of(V x) {
   const F d;
   const V one = hn::Set(d, 1.0f);
@@ -40,8 +40,8 @@ HWY_INLINE Tanh tanh_of(V x) {
   return {hn::IfThenElse(hn::Lt(size, hn::Set(d, 0.625f)), small, large), slope};
 }
 
-// `factor` times s[begin, end), the scores of the query `query` of the tile; whole vectors. s[0] is of
-// the key `first`.
+// `factor` times s[begin, end), the scores of the query `query` of the tile; whole vectors. s[0] is
+// of the key `first`.
 // slopes, where not null: gets by how much each grows with the score that it was.
 HWY_INLINE void change_row(const KernelTile& tile, int64_t head, int64_t query, int64_t first,
                            int64_t begin, int64_t end, float factor, float* s, float* slopes) {

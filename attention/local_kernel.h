@@ -57,7 +57,7 @@ struct KernelTile {
   float* dk = nullptr;
   float* dv = nullptr;
   int64_t dkv_stride = 0;
-  // Of kernels that change scores: a score s = scale * q.k becomes softcap * tanh(s / softcap) where
+  // Of kernels that change scores: s = scale * q.k becomes softcap * tanh(s / softcap) where
   // softcap is not 0, and then s - slopes[head] * |query's place - key's place|.
   float softcap = 0;
   const float* slopes = nullptr;  // head_count of them; null: none

@@ -845,8 +845,8 @@ typedef struct rueda_attention_tile {
   rueda_attention_rows k, v;
   float *dk, *dv; /* backward: row k_rows[j] at k_rows[j] * dkv_stride */
   int64_t dkv_stride;
-  /* Of kernels with changes_scores: a score becomes softcap * tanh(score / softcap) where softcap is
-   * not 0, and then score - slopes[head] * |query's place - key's place|; slopes may be NULL. */
+  /* Of kernels with changes_scores: a score becomes softcap * tanh(score / softcap) where softcap
+   * is not 0, and then score - slopes[head] * |query's place - key's place|; slopes may be NULL. */
   float softcap;
   const float* slopes;
 } rueda_attention_tile;
