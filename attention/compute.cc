@@ -109,8 +109,8 @@ void number_rows(const Run& run, const std::vector<int32_t>* numbers, std::vecto
 
 // All tiles of one batch and KV head, as far as they lie in the block.
 void one_head(const AttentionPlan& plan, const LocalKernel& kernel, bool backward,
-              std::span<const Joined> joined, const QuerySide& queries, const KeySide& keys, int64_t batch, int64_t head,
-              const Block& block, Scratch* own) {
+              std::span<const Joined> joined, const QuerySide& queries, const KeySide& keys,
+              int64_t batch, int64_t head, const Block& block, Scratch* own) {
   Scratch& scratch = *own;
   const AttentionSpec& spec = plan.spec;
   const auto q_bytes = static_cast<int64_t>(size_of(spec.dtype));
@@ -153,8 +153,9 @@ void one_head(const AttentionPlan& plan, const LocalKernel& kernel, bool backwar
       }
       if (!spec.alibi_slopes.empty()) {
         const int64_t first = std::max(head * plan.head_group(), plan.heads.q_begin);
-        const bool each = std::ssize(spec.alibi_slopes) > spec.heads;  // of each entry of the batch
-        const float* slopes = spec.alibi_slopes.data() + (each ? batch * spec.heads : 0) + first;
+        const bool by_entry = std::ssize(spec.alibi_slopes) > spec.heads;  // of the batch
+        const float* slopes =
+            spec.alibi_slopes.data() + (by_entry ? batch * spec.heads : 0) + first;
         scratch.slopes.assign(slopes, slopes + count);
         call.slopes = scratch.slopes.data();
       }
@@ -240,8 +241,7 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
   const LocalKernel& kernel = *means.kernels->find(
       {plan.spec.dtype, keys.dtype, plan.spec.head_dim, plan.spec.changes_scores()});
   const Extent e = extent_of(tiles);
-  const std::vector<Joined> joined =
-      joined_of(tiles, plan.spec.alibi_slopes.empty());
+  const std::vector<Joined> joined = joined_of(tiles, plan.spec.alibi_slopes.empty());
   const int64_t heads = e.head_end - e.head_begin;
   const int64_t jobs = plan.spec.batch * heads;
   const int64_t ranges = ranges_of(plan, backward, e, jobs, means.threads);
@@ -262,8 +262,8 @@ void compute(const AttentionPlan& plan, bool backward, std::span<const Tile> til
         block.k_end = range_begin(e.k_begin, e.k_end, (range ^ turn) + 1, ranges);
       }
       const KernelScratch scratch;
-      one_head(plan, kernel, backward, joined, queries, keys, job / heads, e.head_begin + job % heads,
-               block, &*scratch);
+      one_head(plan, kernel, backward, joined, queries, keys, job / heads,
+               e.head_begin + job % heads, block, &*scratch);
     });
   }
 }

@@ -1,4 +1,7 @@
-// What forward and backward share: the multiplication, exp, packing of rows, the band of a tile.
+// What forward and backward share: exp, packing of rows, products of many columns. What is
+// multiplied and how it lies is a policy, a template argument P: Floats (cpu_floats-inl.h), and
+// where the CPU multiplies pairs of bfloat16, Pairs (cpu_pairs-inl.h). A policy's Word holds
+// P::kElements elements that are neighbours in the direction of summation.
 #if defined(RUEDA_ATTENTION_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
 #undef RUEDA_ATTENTION_CPU_BLOCKS_INL_H_
@@ -13,7 +16,17 @@
 #include "collectives/kernels/half-inl.h"
 #include "hwy/highway.h"
 
-HWY_BEFORE_NAMESPACE();
+// Attention's code for AVX-512 is compiled with the instructions of AVX512-BF16 beside. Only Pairs
+// has any, and it is called where the CPU has them.
+#undef RUEDA_ATTENTION_BEFORE_NAMESPACE
+#if HWY_TARGET == HWY_AVX3
+#define RUEDA_ATTENTION_BEFORE_NAMESPACE() \
+  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "for the semicolon")
+#else
+#define RUEDA_ATTENTION_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#endif
+
+RUEDA_ATTENTION_BEFORE_NAMESPACE();
 namespace rueda::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -36,54 +49,21 @@ constexpr int64_t kKeys = 192;              // of a block: whole panels, whole g
 HWY_INLINE V load(const float* from) { return hn::LoadU(F(), from); }
 HWY_INLINE void store(V v, float* to) { hn::StoreU(v, F(), to); }
 
-// C[6][kCount vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb].
-template <int kCount, bool kAdd>
-HWY_INLINE void multiply(const float* HWY_RESTRICT a, int64_t row, int64_t step,
-                         const float* HWY_RESTRICT b, int64_t ldb, int64_t depth,
-                         float* HWY_RESTRICT c, int64_t ldc) {
-  const F d;
-  V sum[kRows][kCount];
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j)
-      sum[i][j] = kAdd ? load(c + i * ldc + j * kLanes) : hn::Zero(d);
-  }
-  const float* a3 = a + 3 * row;
-  for (int64_t k = 0; k < depth; ++k) {
-    V right[kCount];
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) right[j] = load(b + j * kLanes);
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < kRows; ++i) {
-      const V left = hn::Set(d, i < 3 ? a[i * row] : a3[(i - 3) * row]);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
-    }
-    a += step;
-    a3 += step;
-    b += ldb;
-  }
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) store(sum[i][j], c + i * ldc + j * kLanes);
-  }
-}
-
-// The same for `vectors` vectors of columns, in parts as even as can be.
-template <bool kAdd>
-HWY_INLINE void multiply_wide(const float* a, int64_t row, int64_t step, const float* b,
-                              int64_t ldb, int64_t depth, float* c, int64_t ldc, int64_t vectors) {
+// C[6][vectors] = (kAdd ? C : 0) + sum over k < depth of A[i * row + k * step] * B[k * ldb], in
+// parts of at most kVecs vectors, as even as can be.
+template <class P, bool kAdd>
+HWY_INLINE void multiply_wide(const typename P::Word* a, int64_t row, int64_t step,
+                              const typename P::Word* b, int64_t ldb, int64_t depth, float* c,
+                              int64_t ldc, int64_t vectors) {
   int64_t parts = (vectors + kVecs - 1) / kVecs;
   while (vectors > 0) {
     const int64_t count = (vectors + parts - 1) / parts;
     switch (count) {
-      case 1: multiply<1, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
-      case 2: multiply<2, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      case 1: P::template multiply<1, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      case 2: P::template multiply<2, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON || HWY_TARGET == HWY_SCALAR
-      case 3: multiply<3, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
-      default: multiply<4, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      case 3: P::template multiply<3, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
+      default: P::template multiply<4, kAdd>(a, row, step, b, ldb, depth, c, ldc); break;
 #else
       default: break;
 #endif
@@ -170,27 +150,28 @@ HWY_INLINE void widen_row(const RowsIn& rows, int64_t index, int64_t width, int6
   for (; x < padded; ++x) to[x] = 0.0f;
 }
 
-// Four rows, `stride` apart, of `width` elements become columns of a panel.
-HWY_INLINE void transpose_four(const float* from, int64_t stride, int64_t width, float* to) {
+// Four rows, `stride` apart, of `depth` words become columns of a panel.
+template <typename Word>
+HWY_INLINE void transpose_four(const Word* from, int64_t stride, int64_t depth, Word* to) {
   int64_t x = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<Word, 4> d;
   const hn::Repartition<double, decltype(d)> pairs;
-  for (; x + 4 <= width; x += 4) {
+  for (; x + 4 <= depth; x += 4) {
     const auto a = hn::LoadU(d, from + x), b = hn::LoadU(d, from + stride + x);
     const auto c = hn::LoadU(d, from + 2 * stride + x), e = hn::LoadU(d, from + 3 * stride + x);
     const auto low_ab = hn::BitCast(pairs, hn::InterleaveLower(d, a, b));
     const auto low_ce = hn::BitCast(pairs, hn::InterleaveLower(d, c, e));
     const auto high_ab = hn::BitCast(pairs, hn::InterleaveUpper(d, a, b));
     const auto high_ce = hn::BitCast(pairs, hn::InterleaveUpper(d, c, e));
-    float* at = to + x * kPanel;
+    Word* at = to + x * kPanel;
     hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low_ab, low_ce)), d, at);
     hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low_ab, low_ce)), d, at + kPanel);
     hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high_ab, high_ce)), d, at + 2 * kPanel);
     hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high_ab, high_ce)), d, at + 3 * kPanel);
   }
 #endif
-  for (; x < width; ++x) {
+  for (; x < depth; ++x) {
     for (int64_t i = 0; i < 4; ++i) to[x * kPanel + i] = from[i * stride + x];
   }
 }
@@ -198,29 +179,75 @@ HWY_INLINE void transpose_four(const float* from, int64_t stride, int64_t width,
 // Rows are fetched so many rows before they are packed: small tiles come from anywhere in memory.
 constexpr int64_t kFetchAhead = 16;
 
-// Keys [first, first + count) of the tile: by rows, and transposed in panels of kPanel keys
-// ([panel][element][key]). Either may be null. Rows that are missing from whole panels are zeros.
-// row_buffer: four rows.
+// Words that hold `width` elements.
+template <class P>
+HWY_INLINE int64_t words_of(int64_t width) {
+  return (width + P::kElements - 1) / P::kElements;
+}
+
+// Keys [first, first + count) of the tile, lined up for sums over keys (P::line_up), and transposed
+// in panels of kPanel keys ([panel][word][key]) for sums over elements. Either may be null. Rows
+// that are missing from a multiple of `multiple` are zeros. buffer: four rows.
+template <class P>
 HWY_INLINE void pack_keys(const KernelTile& tile, const RowsIn& rows, int64_t first, int64_t count,
-                          int64_t padded, float factor, float* by_row, float* panels,
-                          float* row_buffer) {
-  const int64_t whole = round_up(count, kPanel);
+                          int64_t multiple, int64_t padded, float factor, typename P::Word* lined,
+                          typename P::Word* panels, typename P::Word* buffer) {
+  const int64_t depth = words_of<P>(tile.head_dim), words = padded / P::kElements;
+  const int64_t whole = round_up(count, multiple);
   for (int64_t four = 0; four < whole; four += 4) {
-    float* some = by_row != nullptr ? by_row + four * padded : row_buffer;
+    // One element to a word: they are lined up as they are.
+    typename P::Word* some = P::kElements == 1 && lined != nullptr ? lined + four * padded : buffer;
     for (int64_t j = four; j < min(four + 4, count - kFetchAhead); ++j)
       fetch_row(rows, tile.k_rows[first + j + kFetchAhead], tile.head_dim);
     for (int64_t j = four; j < four + 4; ++j) {
-      float* row = some + (j - four) * padded;
+      typename P::Word* row = some + (j - four) * words;
       if (j < count) {
-        widen_row(rows, tile.k_rows[first + j], tile.head_dim, padded, factor, row);
+        P::take_row(rows, tile.k_rows[first + j], tile.head_dim, padded, factor, row);
       } else {
-        for (int64_t x = 0; x < padded; ++x) row[x] = 0.0f;
+        for (int64_t x = 0; x < words; ++x) row[x] = 0;
       }
     }
-    if (panels == nullptr) continue;
-    transpose_four(some, padded, tile.head_dim,
-                   panels + four / kPanel * kPanel * tile.head_dim + four % kPanel);
+    if (panels != nullptr)
+      transpose_four(some, words, depth, panels + four / kPanel * kPanel * depth + four % kPanel);
+    if (P::kElements > 1 && lined != nullptr)
+      P::line_up(some, 4, padded, lined + four / P::kElements * padded);
   }
+}
+
+// to[0, width) += factor * from.
+HWY_INLINE void add_row(float* to, const float* from, float factor, int64_t width) {
+  const V by = hn::Set(F(), factor);
+  int64_t x = 0;
+  for (; x + kLanes <= width; x += kLanes)
+    store(hn::MulAdd(load(from + x), by, load(to + x)), to + x);
+  for (; x < width; ++x) to[x] += factor * from[x];
+}
+
+// A row's scores and what they are weighted with in backward.
+struct GradientRow {
+  const float *s, *dp;
+  const float* slopes;  // of changed scores
+  float lse, delta, scale;
+  Seen seen;
+};
+struct Weights {
+  V p, ds;
+};
+// Of the keys [j, j + kLanes).
+template <bool kScaled, bool kChanged>
+HWY_INLINE Weights weights_of(const GradientRow& row, int64_t j) {
+  const F d;
+  if (j >= row.seen.to || j + kLanes <= row.seen.from) return {hn::Zero(d), hn::Zero(d)};
+  const V lse = hn::Set(d, row.lse), s = load(row.s + j);
+  V p = exp_of(kScaled ? hn::Sub(s, lse) : hn::MulSub(s, hn::Set(d, row.scale), lse));
+  V ds = hn::Mul(p, hn::Sub(load(row.dp + j), hn::Set(d, row.delta)));
+  if (kChanged) ds = hn::Mul(ds, load(row.slopes + j));
+  if (j < row.seen.from || j + kLanes > row.seen.to) {
+    const auto inside = lanes_in(j, row.seen.from, row.seen.to);
+    p = hn::IfThenElse(inside, p, hn::Zero(d));
+    ds = hn::IfThenElse(inside, ds, hn::Zero(d));
+  }
+  return {p, ds};
 }
 
 }  // namespace rueda::attention::HWY_NAMESPACE

@@ -10,7 +10,7 @@
 #include "attention/cpu_blocks-inl.h"
 #include "hwy/highway.h"
 
-HWY_BEFORE_NAMESPACE();
+RUEDA_ATTENTION_BEFORE_NAMESPACE();
 namespace rueda::attention::HWY_NAMESPACE {
 
 HWY_INLINE bool changes_scores(const KernelTile& tile) {
@@ -21,7 +21,7 @@ struct Tanh {
   V value, slope;
 };
 // With e = exp(-2 |x|): (1 - e) / (1 + e), and 4 e / (1 + e)^2, which is 0 beyond |x| = 43. Near 0,
-// where 1 - e has lost digits, the polynomial of Cephes' tanhf. Error under two ulps. NaN stays NaN.
+// where 1 - e has lost digits, the polynomial of Cephes' tanhf. NaN stays NaN.
 HWY_INLINE Tanh tanh_of(V x) {
   const F d;
   const V one = hn::Set(d, 1.0f);
@@ -40,19 +40,19 @@ HWY_INLINE Tanh tanh_of(V x) {
   return {hn::IfThenElse(hn::Lt(size, hn::Set(d, 0.625f)), small, large), slope};
 }
 
-// Scores s[begin, end) of the query `query` of the tile, whole vectors; s[0] is of the key `first`.
+// `factor` times s[begin, end), the scores of the query `query` of the tile; whole vectors. s[0] is
+// of the key `first`.
 // slopes, where not null: gets by how much each grows with the score that it was.
 HWY_INLINE void change_row(const KernelTile& tile, int64_t head, int64_t query, int64_t first,
-                           int64_t begin, int64_t end, float* s, float* slopes) {
+                           int64_t begin, int64_t end, float factor, float* s, float* slopes) {
   const F d;
   const float cap = tile.softcap, alibi = tile.slopes == nullptr ? 0.0f : tile.slopes[head];
   const V inverse = hn::Set(d, cap == 0 ? 0.0f : 1.0f / cap);
   const V steps = hn::Mul(hn::Iota(d, 0.0f), hn::Set(d, static_cast<float>(tile.k_step)));
   // Of s[0].
-  const int64_t apart =
-      tile.k_pos + first * tile.k_step - (tile.q_pos + query * tile.q_step);
+  const int64_t apart = tile.k_pos + first * tile.k_step - (tile.q_pos + query * tile.q_step);
   for (int64_t j = begin; j < end; j += kLanes) {
-    V score = load(s + j);
+    V score = hn::Mul(load(s + j), hn::Set(d, factor));
     V slope = hn::Set(d, 1.0f);
     if (cap != 0) {
       const Tanh capped = tanh_of(hn::Mul(score, inverse));
@@ -60,8 +60,7 @@ HWY_INLINE void change_row(const KernelTile& tile, int64_t head, int64_t query, 
       slope = capped.slope;
     }
     if (alibi != 0) {
-      const V distance =
-          hn::Add(hn::Set(d, static_cast<float>(apart + j * tile.k_step)), steps);
+      const V distance = hn::Add(hn::Set(d, static_cast<float>(apart + j * tile.k_step)), steps);
       score = hn::NegMulAdd(hn::Abs(distance), hn::Set(d, alibi), score);
     }
     store(score, s + j);

@@ -69,7 +69,6 @@ struct DecodeTensors {
 };
 
 // A spec that was checked. Errors name the exchange and the peer.
-Status decode(const DecodeSpec& spec, Link* link, const Means& means,
-              const DecodeTensors& tensors);
+Status decode(const DecodeSpec& spec, Link* link, const Means& means, const DecodeTensors& tensors);
 
 }  // namespace rueda::attention

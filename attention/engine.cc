@@ -57,8 +57,8 @@ Status Engine::check_once(const AttentionPlan& plan, bool keeps_out) {
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, int threads,
                               Body body, bool inline_call) {
   for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
-    RUEDA_RETURN_IF_ERROR(kernels_->check(
-        {plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
+    RUEDA_RETURN_IF_ERROR(
+        kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
   RUEDA_RETURN_IF_ERROR(check_once(plan, false));
   return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, threads,
                std::move(body), inline_call);
@@ -134,8 +134,9 @@ Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint3
   const AttentionPlan& known = *plan;
   return start(
       known, process_set, threads,
-      [plan = std::move(plan), tensors, saved = std::move(saved)](
-          Link* link, const Means& means) { return attention::forward(*plan, link, means, tensors, saved.get()); },
+      [plan = std::move(plan), tensors, saved = std::move(saved)](Link* link, const Means& means) {
+        return attention::forward(*plan, link, means, tensors, saved.get());
+      },
       inline_call);
 }
 
@@ -145,8 +146,9 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
   const AttentionPlan& known = *plan;
   return start(
       known, process_set, threads,
-      [plan = std::move(plan), tensors, saved = std::move(saved)](
-          Link* link, const Means& means) { return attention::backward(*plan, link, means, tensors, saved.get()); },
+      [plan = std::move(plan), tensors, saved = std::move(saved)](Link* link, const Means& means) {
+        return attention::backward(*plan, link, means, tensors, saved.get());
+      },
       inline_call);
 }
 
@@ -175,8 +177,8 @@ Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int thread
     spec.rank = *set->place;
   }
   Status wrong = check(spec);
-  if (wrong.ok()) wrong = kernels_->check(
-        {spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
+  if (wrong.ok())
+    wrong = kernels_->check({spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
   if (wrong.ok()) wrong = check_own(spec);
   // The others are told by a message that is none of theirs.
   const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};

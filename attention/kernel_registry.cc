@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "attention/aten_kernel.h"
-#include "attention/cpu_bf16.h"
 #include "attention/kernel_timing.h"
 #include "collectives/kernels/kernels.h"
 
@@ -20,21 +19,31 @@ void native_backward(const KernelTile& tile, float* scratch) {
 }
 // One source for every instruction set; which one is kernels::active_target().
 constexpr LocalKernel kNative = {
-    "native",       10,
-    nullptr,        bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
-    native_forward, native_backward,
+    "native",
+    10,
+    nullptr,
+    bit_of(DType::kFloat32) | bit_of(DType::kBFloat16) | bit_of(DType::kFloat16),
+    native_forward,
+    native_backward,
     true};
 
-bool multiplies_bf16() {
+bool multiplies_pairs() {
 #if defined(__x86_64__) && defined(__GNUC__)
-  return kHasBf16Kernel && __builtin_cpu_supports("avx512bf16") != 0 &&
+  return pairs_kernel() != nullptr && __builtin_cpu_supports("avx512bf16") != 0 &&
          kernels::active_target() == "avx512";
 #else
   return false;
 #endif
 }
-constexpr LocalKernel kBf16 = {
-    "avx512bf16", 20, multiplies_bf16, bit_of(DType::kBFloat16), bf16_forward, bf16_backward};
+void pairs_forward(const KernelTile& tile, float* scratch) {
+  pairs_kernel()->forward(tile, scratch);
+}
+void pairs_backward(const KernelTile& tile, float* scratch) {
+  pairs_kernel()->backward(tile, scratch);
+}
+constexpr LocalKernel kPairs = {
+    "avx512bf16",   20,  multiplies_pairs, bit_of(DType::kBFloat16), pairs_forward,
+    pairs_backward, true};
 
 // Not of itself: our own have been faster on every CPU that we have measured.
 constexpr LocalKernel kAten = {
@@ -54,7 +63,7 @@ bool is_available(const LocalKernel* kernel) {
 
 }  // namespace
 
-Kernels::Kernels() : all_{&kBf16, &kNative, &kAten} {}
+Kernels::Kernels() : all_{&kPairs, &kNative, &kAten} {}
 
 std::vector<const LocalKernel*> Kernels::here() const {
   std::vector<const LocalKernel*> result;
@@ -112,8 +121,7 @@ const KernelChoice& Kernels::fastest(const KernelNeeds& needs) const {
   const std::lock_guard lock(timing_);
   // Kernels may have been added since.
   const auto [place, is_new] =
-      known_.try_emplace(
-      {needs.queries, needs.keys, width, needs.changes_scores, all.size()});
+      known_.try_emplace({needs.queries, needs.keys, width, needs.changes_scores, all.size()});
   KernelChoice& choice = place->second;
   if (!is_new) return choice;
   const std::vector<double> seconds = time_kernels(all, needs.queries, needs.keys, width);

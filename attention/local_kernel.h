@@ -57,7 +57,7 @@ struct KernelTile {
   float* dk = nullptr;
   float* dv = nullptr;
   int64_t dkv_stride = 0;
-  // Of kernels that change scores: a score s = scale * q.k becomes softcap * tanh(s / softcap) where
+  // Of kernels that change scores: s = scale * q.k becomes softcap * tanh(s / softcap) where
   // softcap is not 0, and then s - slopes[head] * |query's place - key's place|.
   float softcap = 0;
   const float* slopes = nullptr;  // head_count of them; null: none
@@ -82,5 +82,8 @@ struct NativeKernel {
   void (*backward)(const KernelTile& tile, float* scratch);
 };
 const NativeKernel& native_kernel();
+// The same source on pairs of bfloat16, for CPUs with AVX512-BF16 while AVX-512 is the instruction
+// set. Null: this build has none.
+const NativeKernel* pairs_kernel();
 
 }  // namespace rueda::attention

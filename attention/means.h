@@ -13,8 +13,7 @@ struct Means {
 };
 
 // fn(i) for i < count, each once. Throws what the first fn threw.
-inline void in_parallel(const Means& means, int64_t count,
-                        const std::function<void(int64_t)>& fn) {
+inline void in_parallel(const Means& means, int64_t count, const std::function<void(int64_t)>& fn) {
   if (means.workers != nullptr) return means.workers->in_parallel(count, means.threads, fn);
   for (int64_t i = 0; i < count; ++i) fn(i);
 }

@@ -81,8 +81,8 @@ struct AttentionSpec {
   bool gather_first = false;  // receive everything before computing (all-gather), not in two slots
   double scale = 0;           // of the scores; 0: head_dim ^ -0.5
   double softcap = 0;         // scores become softcap * tanh(score / softcap); 0: they stay
-  // ALiBi: of each query head, or of each entry of the batch and query head. -slope * |places
-  // between query and key| is added to a score, counted among the keys as for the mask. Empty: none.
+  // ALiBi: of each query head, or of each entry of the batch and query head; empty: none. -slope *
+  // |places between query and key| is added to a score, counted among the keys as for the mask.
   std::vector<float> alibi_slopes;
   // Keys of the whole sequence; 0: as many as queries. Where they are not, causal and window are
   // aligned at the end: the last query stands at the last key (of its packed sequence), so that new

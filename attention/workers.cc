@@ -51,7 +51,7 @@ struct Section {
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t helpers = 0;        // that have not ended
+  int64_t helpers = 0;         // that have not ended
   std::exception_ptr trouble;  // the first
 
   void work() {

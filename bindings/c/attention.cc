@@ -530,9 +530,9 @@ int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel, rueda_e
     }
     auto added = std::make_unique<AddedKernel>();
     added->name = given.name;
-    added->kernel = {added->name.c_str(), given.priority,     nullptr,
-                     given.dtypes,        own(given.forward), own(given.backward),
-                     given.changes_scores != 0};
+    added->kernel = {
+        added->name.c_str(), given.priority,           nullptr, given.dtypes, own(given.forward),
+        own(given.backward), given.changes_scores != 0};
     RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().add(&added->kernel));
     [[maybe_unused]] const AddedKernel* registrys = added.release();  // from now on
     return {};

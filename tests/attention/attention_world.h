@@ -128,10 +128,9 @@ inline RankAnswer run_rank(attention::Engine* engine, const Problem& problem, Ra
   }
   std::vector<std::byte> out(q.size()), dq(q.size()), dk(k.size()), dv(v.size());
   const auto saved = std::make_shared<Saved>();
-  const auto call =
-      must(engine->forward(plan, process_set, problem.threads,
-                           {q.data(), k.data(), v.data(), out.data(), lse.data()}, saved,
-                           inline_calls));
+  const auto call = must(engine->forward(plan, process_set, problem.threads,
+                                         {q.data(), k.data(), v.data(), out.data(), lse.data()},
+                                         saved, inline_calls));
   must(call->wait(std::chrono::nanoseconds(-1)));
   RankAnswer answer;
   answer.workspace_forward = call->workspace();

@@ -138,15 +138,15 @@ TEST_CASE("ranks whose softcap or slopes differ are told so, and kernels without
   spec.alibi_slopes = {1};
   CHECK(make_plan(spec, 0).status().message().find("1 ALiBi slopes") != std::string::npos);
   spec.alibi_slopes.clear();
-  static const LocalKernel plain = {"plain", 50,      nullptr, 1u << int(DType::kFloat32),
+  static const LocalKernel plain = {"plain", 50,     nullptr, 1u << int(DType::kFloat32),
                                     nullptr, nullptr};
   Kernels kernels;
   must(kernels.add(&plain));
   CHECK(std::string(kernels.find({DType::kFloat32, DType::kFloat32, 8, true})->name) == "native");
   must(kernels.use("plain"));
   Engine alone(nullptr, &kernels);
-  const auto call = alone.forward(
-      std::make_shared<AttentionPlan>(must(alone.plan(spec))), 0, 1, {}, nullptr, true);
+  const auto call = alone.forward(std::make_shared<AttentionPlan>(must(alone.plan(spec))), 0, 1, {},
+                                  nullptr, true);
   CHECK(call.status().message().find("'plain'") != std::string::npos);
   CHECK(call.status().message().find("softcap") != std::string::npos);
 }

@@ -45,8 +45,8 @@ int main(int argc, char** argv) {
   if (rank == std::atoi(argv[1])) {
     forward_call = std::atoi(argv[2]);
     backward_call = std::atoi(argv[3]);
-    rueda_attention_kernel kernel = {sizeof(kernel),      "dies",      100,
-                                     1u << RUEDA_FLOAT32, die_forward, die_backward, 0};
+    rueda_attention_kernel kernel = {sizeof(kernel), "dies",       100, 1u << RUEDA_FLOAT32,
+                                     die_forward,    die_backward, 0};
     if (rueda_attention_add_kernel(&kernel, &error) != RUEDA_OK) return told(rank, error);
   }
   constexpr int64_t kTokens = 16, kHeads = 4, kDim = 8;

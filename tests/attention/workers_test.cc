@@ -17,8 +17,8 @@ namespace {
 cpu_set_t cores_of_a_task(Workers* workers) {
   cpu_set_t cores{};
   std::latch done(1);
-  must(workers->start({[&] { sched_getaffinity(0, sizeof cores, &cores); },
-                       [&] { done.count_down(); }}));
+  must(workers->start(
+      {[&] { sched_getaffinity(0, sizeof cores, &cores); }, [&] { done.count_down(); }}));
   done.wait();
   return cores;
 }

@@ -39,6 +39,20 @@ def test_ranks_that_differ_are_told():
         ra.ring_attention(q, k, v, softcap=10.0 + hvd.rank())
 
 
+@ranks(2)
+def test_shims_pass_them_on():
+    import rueda.compat.ring_flash_attn as rfa
+    from rueda.compat.yunchang import UlyssesAttention
+
+    slopes = torch.tensor(SLOPES)
+    q, k, v, _ = (ra.shard_sequence(x, layout="zigzag") for x in inputs())
+    wanted = ra.ring_attention(q, k, v, causal=True, layout="zigzag", alibi_slopes=SLOPES)
+    assert torch.equal(rfa.zigzag_ring_flash_attn_func(q, k, v, causal=True, alibi_slopes=slopes), wanted)
+    q, k, v, _ = (ra.shard_sequence(x) for x in inputs())
+    got = UlyssesAttention()(q, k, v, softcap=2.0, alibi_slopes=slopes)
+    assert error(got, ra.ring_attention(q, k, v, softcap=2.0, alibi_slopes=SLOPES).double()) <= 1e-6
+
+
 def _local(q, k, v, **options):
     return ra.ring_attention(q, k, v, process_set=_groups.local, **options)
 

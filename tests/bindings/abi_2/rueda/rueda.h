@@ -889,8 +889,8 @@ typedef struct rueda_attention_tile {
   rueda_attention_rows k, v;
   float *dk, *dv; /* backward: row k_rows[j] at k_rows[j] * dkv_stride */
   int64_t dkv_stride;
-  /* Of kernels with changes_scores: a score becomes softcap * tanh(score / softcap) where softcap is
-   * not 0, and then score - slopes[head] * |query's place - key's place|; slopes may be NULL. */
+  /* Of kernels with changes_scores: a score becomes softcap * tanh(score / softcap) where softcap
+   * is not 0, and then score - slopes[head] * |query's place - key's place|; slopes may be NULL. */
   float softcap;
   const float* slopes;
 } rueda_attention_tile;
@@ -904,7 +904,8 @@ typedef struct rueda_attention_kernel {
    * floats. */
   void (*forward)(const rueda_attention_tile* tile, float* scratch);
   void (*backward)(const rueda_attention_tile* tile, float* scratch);
-  int32_t changes_scores; /* it does what softcap and slopes of a tile ask for; 0: never gets such */
+  int32_t
+      changes_scores; /* it does what softcap and slopes of a tile ask for; 0: never gets such */
 } rueda_attention_kernel;
 /* For the whole process, for ever; the functions stay where they are. */
 RUEDA_API int32_t rueda_attention_add_kernel(const rueda_attention_kernel* kernel,
