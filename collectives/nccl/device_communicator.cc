@@ -130,8 +130,8 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   }
   if (buffer_.data != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   const nccl::Functions& calls = library.value()->functions();
-  if (group_.machine->options().registers == Registers::kWindows && calls.register_window != nullptr &&
-      calls.deregister_window != nullptr) {
+  if (group_.machine->options().registers == Registers::kWindows &&
+      calls.register_window != nullptr && calls.deregister_window != nullptr) {
     info.windows = PeerInfo::kMakesWindows;
     if (buffer_.maker != nullptr) info.windows |= PeerInfo::kBufferCanBeOne;
   }
@@ -466,12 +466,14 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     packing->reset();
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_.data != nullptr && !s.captures()) *packing = plan_packing(tensors, dtype, buffer_.data.get());
+    if (buffer_.data != nullptr && !s.captures())
+      *packing = plan_packing(tensors, dtype, buffer_.data.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
-        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(), buffer_.data.get(),
-                      unsigned_of((*packing)->count) * reduction.parts, reduction.type, number);
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(),
+                      buffer_.data.get(), unsigned_of((*packing)->count) * reduction.parts,
+                      reduction.type, number);
       }
       for (const Part& part : tensors) {
         if (part.count == 0) continue;

@@ -12,8 +12,8 @@ struct ncclWindow_vidmem;
 
 namespace rueda::nccl {
 
-using ResultCode = int;    // ncclResult_t
-using Handle = ncclComm*;  // ncclComm_t
+using ResultCode = int;             // ncclResult_t
+using Handle = ncclComm*;           // ncclComm_t
 using Window = ncclWindow_vidmem*;  // ncclWindow_t
 using Stream = cuda::StreamHandle;
 

@@ -1,5 +1,5 @@
-// Pool: memory of GPUs for a framework's tensors that comes from ncclMemAlloc, and is known here, so
-// that communicators find the block in which a tensor lies and register it.
+// Pool: memory of GPUs for a framework's tensors that comes from ncclMemAlloc, and is known here,
+// so that communicators find the block in which a tensor lies and register it.
 //
 //   framework's allocator --allocate--> ncclMemAlloc, known from now on
 //                         --free------> unknown -> the GPU is done -> every communicator lets go of

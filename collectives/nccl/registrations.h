@@ -1,6 +1,6 @@
 // Registrations: the memory that one communicator of NCCL's has been told of, so that it uses it
-// where it lies: by ncclCommRegister, each rank for itself, or as a symmetric window, which all ranks
-// make together. A block is registered once, and is held until it is deregistered or the
+// where it lies: by ncclCommRegister, each rank for itself, or as a symmetric window, which all
+// ranks make together. A block is registered once, and is held until it is deregistered or the
 // communicator is gone.
 //
 //   add                      ncclCommRegister

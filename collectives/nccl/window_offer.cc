@@ -35,7 +35,8 @@ Result<std::vector<uint64_t>> agree_on(const std::vector<WindowOffer>& offers) {
       fewest = std::move(here);
       continue;
     }
-    for (auto& [size, count] : fewest) count = std::min(count, here.contains(size) ? here[size] : 0);
+    for (auto& [size, count] : fewest)
+      count = std::min(count, here.contains(size) ? here[size] : 0);
   }
   std::vector<uint64_t> sizes;
   if (is_captured_anywhere(offers)) return sizes;

@@ -226,9 +226,7 @@ TEST_CASE("a window that fails or hangs ends the job and says what does without"
             return testing::allreduce(c, {{bytes, bytes, 4}}, DType::kFloat32, ReduceOp::kSum, {});
           });
         },
-        [](Rank, nccl::Machine::Options* options) {
-          options->patience = std::chrono::seconds(1);
-        });
+        [](Rank, nccl::Machine::Options* options) { options->patience = std::chrono::seconds(1); });
     for (const Status& status : results) {
       CHECK_THAT(status.message(), Contains("RUEDA_NCCL_REGISTER=local does without"));
     }

@@ -241,7 +241,8 @@ EXPORT Code cuDeviceGet(int* device, int ordinal) {
 }
 EXPORT Code cuDeviceGetName(char* text, int room, int device) {
   const bool part = std::getenv("FAKE_CUDA_MIG") != nullptr;
-  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d%s", device, part ? " MIG 1g.18gb" : "");
+  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d%s", device,
+                part ? " MIG 1g.18gb" : "");
   return 0;
 }
 EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, int device) {

@@ -244,25 +244,25 @@ void launch_all(const std::vector<Call>& group) {
     }
     ++call.comm->under_way;
     ++call.comm->meeting->busy;
-    launch(call.stream, [comm = call.comm, work = call.work,
-                         end = use(call.comm, call.stream, call.touches)] {
-      work(comm.get());
-      end();
-      --comm->meeting->busy;
-      --comm->under_way;
-    });
+    launch(call.stream,
+           [comm = call.comm, work = call.work, end = use(call.comm, call.stream, call.touches)] {
+             work(comm.get());
+             end();
+             --comm->meeting->busy;
+             --comm->under_way;
+           });
   }
   for (const auto& [comm, list] : pairs) {
     ++comm->under_way;
     std::vector<Range> touches;
     for (const Call& call : list)
       touches.insert(touches.end(), call.touches.begin(), call.touches.end());
-    launch(list.front().stream, [comm = comm, list = list,
-                                 end = use(comm, list.front().stream, touches)] {
-      exchange_pairs(comm.get(), list);
-      end();
-      --comm->under_way;
-    });
+    launch(list.front().stream,
+           [comm = comm, list = list, end = use(comm, list.front().stream, touches)] {
+             exchange_pairs(comm.get(), list);
+             end();
+             --comm->under_way;
+           });
   }
 }
 
