@@ -7,10 +7,10 @@
 #include <mutex>
 #include <utility>
 
+#include "collectives/nccl/block_offer.h"
 #include "collectives/nccl/device_adasum.h"
 #include "collectives/nccl/device_combine.h"
 #include "collectives/nccl/device_packing.h"
-#include "collectives/nccl/window_offer.h"
 
 namespace rueda::nccl {
 namespace {
@@ -225,7 +225,7 @@ Status DeviceCommunicator::prepare(const StreamOrder& order, std::span<const Par
 // Of the pool's memory those blocks that the tensors lie in. Each rank for itself: NCCL lets ranks
 // differ there.
 void DeviceCommunicator::register_tensors(std::span<const Part> tensors) {
-  const Pool& pool = Pool::of_process();
+  const BlockPool& pool = BlockPool::of_process();
   if (pool.empty()) return;
   Block last;
   const auto look = [&](const std::byte* address) {
@@ -243,7 +243,7 @@ void DeviceCommunicator::register_tensors(std::span<const Part> tensors) {
 
 Script DeviceCommunicator::run(std::vector<Stage> stages, std::span<const Part> tensors) {
   std::vector<nccl::PeerInfo> infos;
-  std::vector<WindowOffer> offers;
+  std::vector<BlockOffer> offers;
   Transfers moves;
   for (Status last;;) {
     const Call call = co_await next_call(last);
@@ -286,9 +286,9 @@ Script DeviceCommunicator::run(std::vector<Stage> stages, std::span<const Part> 
       }
     }
     if (windows_ && windows_due_ && last.ok()) {
-      const std::vector<Block> blocks = new_blocks(*session_, Pool::of_process());
+      const std::vector<Block> blocks = new_blocks(*session_, BlockPool::of_process());
       offers.resize(group_.members.size());
-      offers[static_cast<size_t>(rank_)] = WindowOffer(blocks, is_captured(order));
+      offers[static_cast<size_t>(rank_)] = BlockOffer(blocks, is_captured(order));
       exchange(&moves, &offers);
       last = co_await moves.finished();
       if (!last.ok()) continue;

@@ -32,7 +32,7 @@ Status Registrations::add(Handle comm, const Block& block) {
 }
 
 Result<ResultCode> Registrations::begin_window(Handle comm, const Block& block) {
-  Registration made{block, nullptr, std::make_unique<Window>(nullptr), false};
+  Registration made{block, nullptr, std::make_unique<SymmetricHandle>(nullptr), false};
   const ResultCode code = library_->functions().register_window(comm, block.data.get(), block.bytes,
                                                                 made.window.get(), kSymmetric);
   RUEDA_RETURN_IF_ERROR(library_->check(code, "ncclCommWindowRegister", comm));

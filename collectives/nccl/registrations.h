@@ -48,7 +48,7 @@ class Registrations {
   struct Registration {
     Block block;
     void* handle = nullptr;
-    std::unique_ptr<Window> window;  // NCCL writes it some time after the call
+    std::unique_ptr<SymmetricHandle> window;  // NCCL writes it some time after the call
     bool late = false;
   };
   Status deregister(Handle comm, const Registration& gone) const;

@@ -27,7 +27,7 @@
 
 namespace rueda::nccl {
 
-class Session final : public Watched, public Pool::User {
+class Session final : public Watched, public BlockPool::User {
  public:
   enum class Phase { kSettling, kReady, kFailed, kAborted };
   struct Options {

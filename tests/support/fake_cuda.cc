@@ -53,6 +53,7 @@ constexpr Code kCapturedEvent = 907;
 constexpr int kMostDevices = 16;
 
 std::atomic<int64_t> live{0};
+std::atomic<int64_t> synchronizing{0};
 CUctx_st contexts[kMostDevices];
 
 // The thread's current contexts. Nothing is destroyed with the thread, which may outlive the tests.
@@ -211,6 +212,8 @@ T* at(Address address) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int64_t fake_cuda_live() { return live; }
+// Calls that have begun to wait for a whole device.
+EXPORT int64_t fake_cuda_synchronizing() { return synchronizing; }
 
 EXPORT Code cuInit(unsigned) { return 0; }
 EXPORT Code cuDriverGetVersion(int* version) {
@@ -371,6 +374,7 @@ EXPORT Code cuEventDestroy_v2(CUevent_st* event) {
 }
 EXPORT Code cuCtxSynchronize() {
   if (current.empty()) return kInvalidContext;
+  ++synchronizing;
   {
     const std::lock_guard capturing(capture_mutex);
     if (!captures.empty()) return kCaptureUnsupported;  // whatever the mode
