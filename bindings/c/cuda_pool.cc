@@ -3,7 +3,7 @@
 #include "collectives/nccl/pool.h"
 
 using rueda::Status;
-using rueda::nccl::Pool;
+using rueda::nccl::BlockPool;
 
 extern "C" {
 
@@ -13,14 +13,14 @@ int32_t rueda_cuda_pool_open(rueda_context* context, int32_t device, rueda_error
     rueda::nccl::Machine& machine = member->runtime->machine();
     RUEDA_ASSIGN_OR_RETURN(auto gpu, machine.device(device));
     RUEDA_ASSIGN_OR_RETURN(auto library, machine.library());
-    return Pool::of_process().open(std::move(gpu), std::move(library));
+    return BlockPool::of_process().open(std::move(gpu), std::move(library));
   });
 }
 
 void* rueda_cuda_pool_allocate(int64_t bytes, int32_t device, void* /*stream*/) {
   void* memory = nullptr;
   (void)rueda::c_abi::guarded(nullptr, [&]() -> Status {
-    if (bytes >= 0) memory = Pool::of_process().allocate(static_cast<size_t>(bytes), device);
+    if (bytes >= 0) memory = BlockPool::of_process().allocate(static_cast<size_t>(bytes), device);
     return {};
   });
   return memory;
@@ -28,7 +28,7 @@ void* rueda_cuda_pool_allocate(int64_t bytes, int32_t device, void* /*stream*/) 
 
 void rueda_cuda_pool_free(void* memory, int64_t /*bytes*/, int32_t /*device*/, void* /*stream*/) {
   (void)rueda::c_abi::guarded(nullptr, [&]() -> Status {
-    if (memory != nullptr) Pool::of_process().free(memory);
+    if (memory != nullptr) BlockPool::of_process().free(memory);
     return {};
   });
 }

@@ -1,5 +1,5 @@
-// Block: memory of a GPU that NCCL can be told of, so that it uses it where it lies. From NCCL's own
-// calls (2.19) where it has them: only that can become a symmetric window (2.27).
+// Block: memory of a GPU that NCCL can be told of, so that it uses it where it lies. From NCCL's
+// own calls (2.19) where it has them: only that can become a symmetric window (2.27).
 //
 // Ownership: freed with the last that holds `data`. Failure: ResourceExhausted, Unimplemented.
 #pragma once

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <utility>
 
+#include "collectives/nccl/block_offer.h"
 #include "collectives/nccl/device_adasum.h"
 #include "collectives/nccl/device_combine.h"
 #include "collectives/nccl/device_packing.h"
-#include "collectives/nccl/window_offer.h"
 
 namespace rueda::nccl {
 namespace {
@@ -130,8 +130,8 @@ nccl::PeerInfo DeviceCommunicator::own_info(int device) {
   }
   if (buffer_.data != nullptr) info.kernels = static_cast<int32_t>(cuda::kernels::kKernelsVersion);
   const nccl::Functions& calls = library.value()->functions();
-  if (group_.machine->options().registers == Registers::kWindows && calls.register_window != nullptr &&
-      calls.deregister_window != nullptr) {
+  if (group_.machine->options().registers == Registers::kWindows &&
+      calls.register_window != nullptr && calls.deregister_window != nullptr) {
     info.windows = PeerInfo::kMakesWindows;
     if (buffer_.maker != nullptr) info.windows |= PeerInfo::kBufferCanBeOne;
   }
@@ -225,7 +225,7 @@ Status DeviceCommunicator::prepare(const StreamOrder& order, std::span<const Par
 // Of the pool's memory those blocks that the tensors lie in. Each rank for itself: NCCL lets ranks
 // differ there.
 void DeviceCommunicator::register_tensors(std::span<const Part> tensors) {
-  const Pool& pool = Pool::of_process();
+  const BlockPool& pool = BlockPool::of_process();
   if (pool.empty()) return;
   Block last;
   const auto look = [&](const std::byte* address) {
@@ -243,7 +243,7 @@ void DeviceCommunicator::register_tensors(std::span<const Part> tensors) {
 
 Script DeviceCommunicator::run(std::vector<Stage> stages, std::span<const Part> tensors) {
   std::vector<nccl::PeerInfo> infos;
-  std::vector<WindowOffer> offers;
+  std::vector<BlockOffer> offers;
   Transfers moves;
   for (Status last;;) {
     const Call call = co_await next_call(last);
@@ -286,9 +286,9 @@ Script DeviceCommunicator::run(std::vector<Stage> stages, std::span<const Part> 
       }
     }
     if (windows_ && windows_due_ && last.ok()) {
-      const std::vector<Block> blocks = new_blocks(*session_, Pool::of_process());
+      const std::vector<Block> blocks = new_blocks(*session_, BlockPool::of_process());
       offers.resize(group_.members.size());
-      offers[static_cast<size_t>(rank_)] = WindowOffer(blocks, is_captured(order));
+      offers[static_cast<size_t>(rank_)] = BlockOffer(blocks, is_captured(order));
       exchange(&moves, &offers);
       last = co_await moves.finished();
       if (!last.ok()) continue;
@@ -466,12 +466,14 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
     packing->reset();
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_.data != nullptr && !s.captures()) *packing = plan_packing(tensors, dtype, buffer_.data.get());
+    if (buffer_.data != nullptr && !s.captures())
+      *packing = plan_packing(tensors, dtype, buffer_.data.get());
     if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
       if (*packing) {
-        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(), buffer_.data.get(),
-                      unsigned_of((*packing)->count) * reduction.parts, reduction.type, number);
+        return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(),
+                      buffer_.data.get(), unsigned_of((*packing)->count) * reduction.parts,
+                      reduction.type, number);
       }
       for (const Part& part : tensors) {
         if (part.count == 0) continue;

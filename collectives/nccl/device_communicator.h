@@ -141,9 +141,9 @@ class DeviceCommunicator final : public Communicator {
   uint64_t calls_ = 0;  // started
   uint64_t turn_ = 0;   // whose calls of NCCL come next
   std::shared_ptr<const cuda::kernels::Library> kernels_;
-  Block buffer_;             // of packed tensors; no data: not every rank can pack
-  bool registered_ = false;  // the buffer, with NCCL, as far as it can
-  bool windows_ = false;     // all ranks can make windows,
+  Block buffer_;                // of packed tensors; no data: not every rank can pack
+  bool registered_ = false;     // the buffer, with NCCL, as far as it can
+  bool windows_ = false;        // all ranks can make windows,
   bool window_buffer_ = false;  // of their buffers too
   bool windows_due_ = false;
   // Of Adasum and of rueda's own reductions; the last is in use, freeing the others would wait for

@@ -12,9 +12,9 @@ struct ncclWindow_vidmem;
 
 namespace rueda::nccl {
 
-using ResultCode = int;    // ncclResult_t
-using Handle = ncclComm*;  // ncclComm_t
-using Window = ncclWindow_vidmem*;  // ncclWindow_t
+using ResultCode = int;                      // ncclResult_t
+using Handle = ncclComm*;                    // ncclComm_t
+using SymmetricHandle = ncclWindow_vidmem*;  // ncclWindow_t
 using Stream = cuda::StreamHandle;
 
 inline constexpr ResultCode kSuccess = 0;
@@ -112,9 +112,9 @@ static_assert(sizeof(Config) == 48);
   X(deregister_memory, ncclCommDeregister, ResultCode, /* 2.19 */                  \
     (Handle comm, void* handle))                                                   \
   X(register_window, ncclCommWindowRegister, ResultCode, /* 2.27 */                \
-    (Handle comm, void* memory, size_t bytes, Window* window, int flags))          \
+    (Handle comm, void* memory, size_t bytes, SymmetricHandle* window, int flags)) \
   X(deregister_window, ncclCommWindowDeregister, ResultCode, /* 2.27 */            \
-    (Handle comm, Window window))
+    (Handle comm, SymmetricHandle window))
 
 struct Functions {
 #define RUEDA_X(member, symbol, result, arguments) result(*member) arguments = nullptr;

@@ -24,10 +24,10 @@ enum class Registers { kNone, kLocal, kWindows };
 class Machine {
  public:
   struct Options {
-    std::string driver;                    // RUEDA_CUDA_DRIVER
-    std::string library;                   // RUEDA_NCCL_LIBRARY
-    std::string kernels;                   // RUEDA_CUDA_KERNELS
-    int32_t ranks_per_gpu = 1;             // RUEDA_RANKS_PER_GPU
+    std::string driver;         // RUEDA_CUDA_DRIVER
+    std::string library;        // RUEDA_NCCL_LIBRARY
+    std::string kernels;        // RUEDA_CUDA_KERNELS
+    int32_t ranks_per_gpu = 1;  // RUEDA_RANKS_PER_GPU
     Registers registers = Registers::kWindows;
     std::chrono::nanoseconds patience{0};  // for NCCL's start
     std::function<void()> ring;            // wakes the coordinator; any thread

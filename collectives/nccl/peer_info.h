@@ -25,9 +25,9 @@ struct PeerInfo {
   int32_t splits = 0;         // its NCCL has ncclCommSplit
   int32_t capability = 0;     // of its GPU: 90 is 9.0
   int32_t windows = 0;        // kMakesWindows, and kBufferCanBeOne of its buffer for packed tensors
-  int32_t part = 0;    // it holds a part that was split off the communicator of all ranks
-  UniqueId id{};       // of the group's first rank alone
-  char uuid[48] = "";  // of its GPU
+  int32_t part = 0;           // it holds a part that was split off the communicator of all ranks
+  UniqueId id{};              // of the group's first rank alone
+  char uuid[48] = "";         // of its GPU
   char host[64] = "";
   char path[512] = "";  // of NCCL's library
 

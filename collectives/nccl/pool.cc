@@ -20,14 +20,14 @@ bool wait_for_gpu(const cuda::Device& device) {
 
 }  // namespace
 
-Pool& Pool::of_process() {
-  static auto* const pool = new Pool;  // tensors are freed until the very end
+BlockPool& BlockPool::of_process() {
+  static auto* const pool = new BlockPool;  // tensors are freed until the very end
   return *pool;
 }
 
-Pool::Pool() : process_(getpid()) {}
+BlockPool::BlockPool() : process_(getpid()) {}
 
-Status Pool::open(cuda::DevicePtr device, std::shared_ptr<const Library> library) {
+Status BlockPool::open(cuda::DevicePtr device, std::shared_ptr<const Library> library) {
   // Says now what is missing.
   RUEDA_RETURN_IF_ERROR(allocate_of_nccl(device, library, 1).status());
   const std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ Status Pool::open(cuda::DevicePtr device, std::shared_ptr<const Library> library
   return {};
 }
 
-void* Pool::allocate(size_t bytes, int device) {
+void* BlockPool::allocate(size_t bytes, int device) {
   if (getpid() != process_) return nullptr;
   free_late();
   Source source;
@@ -61,7 +61,7 @@ void* Pool::allocate(size_t bytes, int device) {
   return const_cast<std::byte*>(data);
 }
 
-void Pool::free(void* memory) {
+void BlockPool::free(void* memory) {
   if (getpid() != process_) return;
   {
     const std::lock_guard lock(mutex_);
@@ -74,7 +74,7 @@ void Pool::free(void* memory) {
   free_late();
 }
 
-void Pool::free_late() {
+void BlockPool::free_late() {
   std::vector<Block> blocks;
   std::vector<std::shared_ptr<User>> users;
   {
@@ -97,7 +97,7 @@ void Pool::free_late() {
   late_.insert(late_.end(), blocks.begin(), blocks.end());
 }
 
-Block Pool::find(const std::byte* address) const {
+Block BlockPool::find(const std::byte* address) const {
   const std::lock_guard lock(mutex_);
   auto above = known_.upper_bound(address);
   if (above == known_.begin()) return {};
@@ -105,7 +105,7 @@ Block Pool::find(const std::byte* address) const {
   return block.contains(address) ? block : Block();
 }
 
-std::vector<Block> Pool::blocks(int device) const {
+std::vector<Block> BlockPool::blocks(int device) const {
   std::vector<Known> found;
   {
     const std::lock_guard lock(mutex_);
@@ -120,7 +120,7 @@ std::vector<Block> Pool::blocks(int device) const {
   return blocks;
 }
 
-void Pool::add_user(std::weak_ptr<User> user) {
+void BlockPool::add_user(std::weak_ptr<User> user) {
   const std::lock_guard lock(mutex_);
   std::erase_if(users_, [](const auto& each) { return each.expired(); });
   users_.push_back(std::move(user));

@@ -1,5 +1,5 @@
-// Pool: memory of GPUs for a framework's tensors that comes from ncclMemAlloc, and is known here, so
-// that communicators find the block in which a tensor lies and register it.
+// BlockPool: memory of GPUs for a framework's tensors that comes from ncclMemAlloc, and is known
+// here, so that communicators find the block in which a tensor lies and register it.
 //
 //   framework's allocator --allocate--> ncclMemAlloc, known from now on
 //                         --free------> unknown -> the GPU is done -> every communicator lets go of
@@ -25,7 +25,7 @@
 
 namespace rueda::nccl {
 
-class Pool {
+class BlockPool {
  public:
   // A communicator that registers blocks.
   class User {
@@ -35,8 +35,8 @@ class Pool {
     virtual void let_go(const std::byte* data) = 0;
   };
 
-  static Pool& of_process();
-  Pool();
+  static BlockPool& of_process();
+  BlockPool();
 
   // From now on there is memory of this device. Unimplemented: this NCCL gives none.
   Status open(cuda::DevicePtr device, std::shared_ptr<const Library> library);

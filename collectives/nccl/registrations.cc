@@ -23,18 +23,18 @@ Status Registrations::add(Handle comm, const Block& block) {
   // What cannot be taken back is not given.
   if (nccl.register_memory == nullptr || nccl.deregister_memory == nullptr) return {};
   Registration made{block, nullptr, nullptr, false};
-  RUEDA_RETURN_IF_ERROR(library_->check(
-      nccl.register_memory(comm, block.data.get(), block.bytes, &made.handle), "ncclCommRegister",
-      comm));
+  RUEDA_RETURN_IF_ERROR(
+      library_->check(nccl.register_memory(comm, block.data.get(), block.bytes, &made.handle),
+                      "ncclCommRegister", comm));
   all_.push_back(std::move(made));
   count(block, false);
   return {};
 }
 
 Result<ResultCode> Registrations::begin_window(Handle comm, const Block& block) {
-  Registration made{block, nullptr, std::make_unique<Window>(nullptr), false};
-  const ResultCode code = library_->functions().register_window(
-      comm, block.data.get(), block.bytes, made.window.get(), kSymmetric);
+  Registration made{block, nullptr, std::make_unique<SymmetricHandle>(nullptr), false};
+  const ResultCode code = library_->functions().register_window(comm, block.data.get(), block.bytes,
+                                                                made.window.get(), kSymmetric);
   RUEDA_RETURN_IF_ERROR(library_->check(code, "ncclCommWindowRegister", comm));
   all_.push_back(std::move(made));
   return code;
@@ -60,9 +60,8 @@ Status Registrations::deregister(Handle comm, const Registration& gone) const {
 }
 
 Status Registrations::remove(Handle comm, const std::byte* data) {
-  const auto known = std::find_if(all_.begin(), all_.end(), [data](const auto& each) {
-    return each.block.data.get() == data;
-  });
+  const auto known = std::find_if(
+      all_.begin(), all_.end(), [data](const auto& each) { return each.block.data.get() == data; });
   if (known == all_.end()) return {};
   RUEDA_RETURN_IF_ERROR(deregister(comm, *known));
   all_.erase(known);

@@ -1,6 +1,6 @@
 // Registrations: the memory that one communicator of NCCL's has been told of, so that it uses it
-// where it lies: by ncclCommRegister, each rank for itself, or as a symmetric window, which all ranks
-// make together. A block is registered once, and is held until it is deregistered or the
+// where it lies: by ncclCommRegister, each rank for itself, or as a symmetric window, which all
+// ranks make together. A block is registered once, and is held until it is deregistered or the
 // communicator is gone.
 //
 //   add                      ncclCommRegister
@@ -48,7 +48,7 @@ class Registrations {
   struct Registration {
     Block block;
     void* handle = nullptr;
-    std::unique_ptr<Window> window;  // NCCL writes it some time after the call
+    std::unique_ptr<SymmetricHandle> window;  // NCCL writes it some time after the call
     bool late = false;
   };
   Status deregister(Handle comm, const Registration& gone) const;

@@ -53,7 +53,7 @@ Result<std::shared_ptr<Session>> Session::begin(Options options, const UniqueId&
 
 void Session::watch(const std::shared_ptr<Session>& self) const {
   options_.watcher->add(self);
-  Pool::of_process().add_user(self);
+  BlockPool::of_process().add_user(self);
 }
 
 Session::~Session() { abort(); }

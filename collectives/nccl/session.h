@@ -27,7 +27,7 @@
 
 namespace rueda::nccl {
 
-class Session final : public Watched, public Pool::User {
+class Session final : public Watched, public BlockPool::User {
  public:
   enum class Phase { kSettling, kReady, kFailed, kAborted };
   struct Options {
@@ -116,7 +116,7 @@ class Session final : public Watched, public Pool::User {
   std::atomic<Phase> phase_{Phase::kSettling};
   std::shared_ptr<Registrations> registrations_;  // guarded by the mutex; null: it has ended
   Registrations::Totals registered_;              // guarded by the mutex; when it ended
-  bool began_ = false;  // guarded by the mutex, as what follows
+  bool began_ = false;                            // guarded by the mutex, as what follows
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point deadline_{};  // of the beginning, a split or a window
   Status status_;

@@ -41,7 +41,7 @@ std::string counted_xid(unsigned long long xid, size_t times) {
 struct Known {
   nvml::Device device = nullptr;  // the whole GPU
   std::string uuid;
-  std::string whole;                     // of a part: the GPU's UUID
+  std::string whole;                    // of a part: the GPU's UUID
   unsigned instance = nvml::kWholeGpu;  // of a part
 
   bool is_part() const { return !whole.empty(); }

@@ -23,7 +23,7 @@ namespace rueda::launcher {
 // Of one GPU, or of a part of one (MIG): Xid errors are those of the part and of the whole GPU, all
 // else is the GPU's.
 struct GpuState {
-  std::string uuid;  // "GPU-1b4e...", "MIG-7c0d..., a part of GPU-1b4e..."
+  std::string uuid;                         // "GPU-1b4e...", "MIG-7c0d..., a part of GPU-1b4e..."
   std::vector<unsigned long long> xids;     // since the beginning, in their order
   unsigned long long uncorrected = 0;       // ECC errors, since the driver was loaded
   unsigned long long uncorrected_then = 0;  // the same at the beginning

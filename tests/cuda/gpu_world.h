@@ -45,8 +45,8 @@ inline Status finish(const RequestPtr& work) {
   return status;
 }
 
-// How an operation stands to the user's stream that it is given to: its input is filled there, late,
-// and its output read behind it.
+// How an operation stands to the user's stream that it is given to: its input is filled there,
+// late, and its output read behind it.
 struct Stood {
   bool was_early = true;  // the GPU had done it before its input was there
   float seen = 0;         // of the output, by the stream's next work

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include <future>
-#include <numeric>
+#include <thread>
 
-#include "collectives/nccl/window_offer.h"
+#include "collectives/nccl/block_offer.h"
 #include "tests/cuda/gpu_world.h"
 #include "tests/runtime/group_calls.h"
 #include "tests/support/built.h"
@@ -14,8 +14,8 @@ namespace rueda::testing {
 namespace {
 
 using Catch::Contains;
-using nccl::Pool;
-using nccl::WindowOffer;
+using nccl::BlockOffer;
+using nccl::BlockPool;
 
 int64_t number_of(const char* name) {
   return reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kStubNccl, RTLD_NOW), name))();
@@ -27,14 +27,14 @@ int64_t given_now() { return number_of("stub_nccl_given_now"); }
 class PoolTensor {
  public:
   PoolTensor(Rank gpu, size_t count) : count_(count) {
-    data_ = static_cast<float*>(Pool::of_process().allocate(count * sizeof(float), gpu));
+    data_ = static_cast<float*>(BlockPool::of_process().allocate(count * sizeof(float), gpu));
     if (data_ == nullptr) throw Failure("no memory of the pool");
   }
   ~PoolTensor() { free(); }
   PoolTensor(const PoolTensor&) = delete;
   PoolTensor& operator=(const PoolTensor&) = delete;
   void free() {
-    if (data_ != nullptr) Pool::of_process().free(std::exchange(data_, nullptr));
+    if (data_ != nullptr) BlockPool::of_process().free(std::exchange(data_, nullptr));
   }
   void fill(float value) { std::fill(data_, data_ + count_, value); }
   bool is(float value) const {
@@ -53,7 +53,7 @@ class PoolTensor {
 };
 
 void open_pool(Rank rank, Runtime& r) {
-  must(Pool::of_process().open(must(r.machine().device(rank)), must(r.machine().library())));
+  must(BlockPool::of_process().open(must(r.machine().device(rank)), must(r.machine().library())));
 }
 
 // Sums over two ranks, of a name again and again, so that a plan comes.
@@ -133,6 +133,9 @@ TEST_CASE("the setting says how NCCL is told: for each rank alone, or not at all
 }
 
 TEST_CASE("freeing waits for what the GPU does with the memory", "[registered]") {
+  const auto waiting = reinterpret_cast<int64_t (*)()>(
+      dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_synchronizing"));
+  const int64_t before = waiting();
   GpuWorld gpus(2);
   const auto results = gpus.world.run([&](Rank rank, Runtime& r) {
     open_pool(rank, r);
@@ -148,6 +151,10 @@ TEST_CASE("freeing waits for what the GPU does with the memory", "[registered]")
     must(end_of(work));
     const bool early = must(work->device_end()->query());
     auto freed = std::async(std::launch::async, [&] { tensor.free(); });
+    // Both ranks wait for their GPUs, unless one has freed already.
+    while (waiting() < before + 2 &&
+           freed.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+      std::this_thread::yield();
     gate.set_value();
     freed.get();
     return early || !must(work->device_end()->query());
@@ -196,6 +203,8 @@ TEST_CASE("an abort takes registrations with it, and what was freed meanwhile", 
       const RequestPtr stuck = start(r, op);
       must(end_of(stuck));
       if (must(stuck->device_end()->query())) return "it has not hung";
+      const std::string trouble = trouble_with_sum(r, "all GPUs have it");
+      if (!trouble.empty()) return trouble;
       auto freed = std::async(std::launch::async, [&] { tensor->free(); });
       if (rank == 1) must(r.abort_group(group, "enough"));
       Floats more(50, 1);
@@ -210,7 +219,7 @@ TEST_CASE("an abort takes registrations with it, and what was freed meanwhile", 
   }
   CHECK(registered_now() == before);
   // What NCCL could not let go of at once goes with the pool's next call.
-  Pool::of_process().allocate(1, 0);
+  BlockPool::of_process().allocate(1, 0);
   CHECK(given_now() == given + 1);
 }
 
@@ -227,9 +236,7 @@ TEST_CASE("a window that fails or hangs ends the job and says what does without"
             return testing::allreduce(c, {{bytes, bytes, 4}}, DType::kFloat32, ReduceOp::kSum, {});
           });
         },
-        [](Rank, nccl::Machine::Options* options) {
-          options->patience = std::chrono::seconds(1);
-        });
+        [](Rank, nccl::Machine::Options* options) { options->patience = std::chrono::seconds(1); });
     for (const Status& status : results) {
       CHECK_THAT(status.message(), Contains("RUEDA_NCCL_REGISTER=local does without"));
     }
@@ -243,15 +250,15 @@ TEST_CASE("a pool needs an NCCL that gives memory, and to be opened for its GPU"
   GpuWorld older(1, Kind::kShm, old);
   older.world.run([](Rank, Runtime& r) {
     const Status status =
-        Pool::of_process().open(must(r.machine().device(6)), must(r.machine().library()));
+        BlockPool::of_process().open(must(r.machine().device(6)), must(r.machine().library()));
     CHECK(status.code() == Code::kUnimplemented);
     CHECK_THAT(status.message(), Contains("gives no memory (ncclMemAlloc): install 2.19 or newer"));
     return 0;
   });
-  CHECK(Pool::of_process().allocate(100, 6) == nullptr);
+  CHECK(BlockPool::of_process().allocate(100, 6) == nullptr);
   int local = 0;
-  Pool::of_process().free(&local);  // not its own
-  CHECK(Pool::of_process().find(reinterpret_cast<std::byte*>(&local)).data == nullptr);
+  BlockPool::of_process().free(&local);  // not its own
+  CHECK(BlockPool::of_process().find(reinterpret_cast<std::byte*>(&local)).data == nullptr);
 }
 
 TEST_CASE("what ranks offer for windows is matched by size, in the first rank's order",
@@ -259,7 +266,7 @@ TEST_CASE("what ranks offer for windows is matched by size, in the first rank's 
   const auto offer = [](const std::vector<size_t>& sizes, bool captured = false) {
     std::vector<nccl::Block> blocks;
     for (const size_t bytes : sizes) blocks.push_back({nullptr, bytes, nullptr, nullptr});
-    return WindowOffer(blocks, captured);
+    return BlockOffer(blocks, captured);
   };
   using Sizes = std::vector<uint64_t>;
   CHECK(must(nccl::agree_on({offer({20, 2, 20})})) == Sizes{20, 2, 20});
@@ -269,7 +276,7 @@ TEST_CASE("what ranks offer for windows is matched by size, in the first rank's 
   CHECK(must(nccl::agree_on({offer({1}), offer({1}, true)})).empty());
   CHECK(nccl::is_captured_anywhere({offer({1}), offer({1}, true)}));
   // More than fit wait.
-  CHECK(must(nccl::agree_on({offer(std::vector<size_t>(100, 1))})).size() == WindowOffer::kMost);
+  CHECK(must(nccl::agree_on({offer(std::vector<size_t>(100, 1))})).size() == BlockOffer::kMost);
   auto damaged = offer({1});
   damaged.count = 1000;
   CHECK(nccl::agree_on({damaged}).status().code() == Code::kDataLoss);

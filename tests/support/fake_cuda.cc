@@ -53,6 +53,7 @@ constexpr Code kCapturedEvent = 907;
 constexpr int kMostDevices = 16;
 
 std::atomic<int64_t> live{0};
+std::atomic<int64_t> synchronizing{0};
 CUctx_st contexts[kMostDevices];
 
 // The thread's current contexts. Nothing is destroyed with the thread, which may outlive the tests.
@@ -211,6 +212,8 @@ T* at(Address address) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int64_t fake_cuda_live() { return live; }
+// Calls that have begun to wait for a whole device.
+EXPORT int64_t fake_cuda_synchronizing() { return synchronizing; }
 
 EXPORT Code cuInit(unsigned) { return 0; }
 EXPORT Code cuDriverGetVersion(int* version) {
@@ -241,7 +244,8 @@ EXPORT Code cuDeviceGet(int* device, int ordinal) {
 }
 EXPORT Code cuDeviceGetName(char* text, int room, int device) {
   const bool part = std::getenv("FAKE_CUDA_MIG") != nullptr;
-  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d%s", device, part ? " MIG 1g.18gb" : "");
+  std::snprintf(text, static_cast<size_t>(room), "fake GPU %d%s", device,
+                part ? " MIG 1g.18gb" : "");
   return 0;
 }
 EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, int device) {
@@ -370,6 +374,7 @@ EXPORT Code cuEventDestroy_v2(CUevent_st* event) {
 }
 EXPORT Code cuCtxSynchronize() {
   if (current.empty()) return kInvalidContext;
+  ++synchronizing;
   {
     const std::lock_guard capturing(capture_mutex);
     if (!captures.empty()) return kCaptureUnsupported;  // whatever the mode

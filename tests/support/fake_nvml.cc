@@ -1,7 +1,7 @@
 // fake_nvml.so: NVML without a GPU. FAKE_NVML="GPU-...=xid:79,ecc:2,throttle:64,pending:1" is one
 // GPU in trouble; ECC errors come after the first look. A second GPU, "GPU-sound", has none.
-// FAKE_NVML_PARTS="MIG-a MIG-b": the first is cut into instances 1 and 2; "instance:2" in FAKE_NVML:
-// the Xid error is of that one.
+// FAKE_NVML_PARTS="MIG-a MIG-b": the first is cut into instances 1 and 2; "instance:2" in
+// FAKE_NVML: the Xid error is of that one.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

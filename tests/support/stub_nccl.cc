@@ -36,9 +36,9 @@
 using rueda::nccl::Config;
 using rueda::nccl::Op;
 using rueda::nccl::ResultCode;
+using rueda::nccl::SymmetricHandle;
 using rueda::nccl::Type;
 using rueda::nccl::UniqueId;
-using rueda::nccl::Window;
 using rueda::stub::Fault;
 using rueda::stub::Range;
 using Stream = rueda::nccl::Stream;
@@ -244,25 +244,25 @@ void launch_all(const std::vector<Call>& group) {
     }
     ++call.comm->under_way;
     ++call.comm->meeting->busy;
-    launch(call.stream, [comm = call.comm, work = call.work,
-                         end = use(call.comm, call.stream, call.touches)] {
-      work(comm.get());
-      end();
-      --comm->meeting->busy;
-      --comm->under_way;
-    });
+    launch(call.stream,
+           [comm = call.comm, work = call.work, end = use(call.comm, call.stream, call.touches)] {
+             work(comm.get());
+             end();
+             --comm->meeting->busy;
+             --comm->under_way;
+           });
   }
   for (const auto& [comm, list] : pairs) {
     ++comm->under_way;
     std::vector<Range> touches;
     for (const Call& call : list)
       touches.insert(touches.end(), call.touches.begin(), call.touches.end());
-    launch(list.front().stream, [comm = comm, list = list,
-                                 end = use(comm, list.front().stream, touches)] {
-      exchange_pairs(comm.get(), list);
-      end();
-      --comm->under_way;
-    });
+    launch(list.front().stream,
+           [comm = comm, list = list, end = use(comm, list.front().stream, touches)] {
+             exchange_pairs(comm.get(), list);
+             end();
+             --comm->under_way;
+           });
   }
 }
 
@@ -570,7 +570,7 @@ EXPORT int64_t stub_nccl_given_now() { return memory_known.given_now(); }
 #if !defined(STUB_NCCL_OLD) && !defined(STUB_NCCL_WINDOWLESS)
 // STUB_NCCL_NO_WINDOWS=1: the GPUs cannot; as NCCL, all goes well and there is none.
 EXPORT ResultCode ncclCommWindowRegister(ncclComm* handle, void* memory, size_t bytes,
-                                         Window* window, int flags) {
+                                         SymmetricHandle* window, int flags) {
   const Comm comm = find(handle);
   if (comm == nullptr || memory == nullptr || flags != rueda::nccl::kSymmetric)
     return refuse(kInvalidArgument, "ncclCommWindowRegister");
@@ -604,14 +604,14 @@ EXPORT ResultCode ncclCommWindowRegister(ncclComm* handle, void* memory, size_t 
       if (meeting->window_bytes[rank] != bytes) rueda::stub::misuse("windows of different sizes");
     if (!all_come(2 * number)) return;
     if (std::getenv("STUB_NCCL_NO_WINDOWS") == nullptr) {
-      *window = static_cast<Window>(memory_known.add(c, {memory, bytes}, true));
+      *window = static_cast<SymmetricHandle>(memory_known.add(c, {memory, bytes}, true));
       ++windows_made;
     }
     if (!c->aborted) c->state = 0;
   });
   return rueda::nccl::kInProgress;
 }
-EXPORT ResultCode ncclCommWindowDeregister(ncclComm* handle, Window window) {
+EXPORT ResultCode ncclCommWindowDeregister(ncclComm* handle, SymmetricHandle window) {
   const Comm comm = find(handle);
   if (comm == nullptr) rueda::stub::misuse("ncclCommWindowDeregister of an unknown communicator");
   if (comm->state == rueda::nccl::kInProgress)

@@ -1,6 +1,6 @@
 // What the stub of NCCL knows of memory: what ncclMemAlloc has given, what communicators were told
-// of, what calls under way touch. Whatever NCCL would take amiss without a word ends the test with a
-// text: registering twice, deregistering what is not registered or still used, freeing what is
+// of, what calls under way touch. Whatever NCCL would take amiss without a word ends the test with
+// a text: registering twice, deregistering what is not registered or still used, freeing what is
 // registered or still used, using what was freed.
 #pragma once
 
@@ -74,8 +74,7 @@ class Memory {
   void remove(const void* comm, void* handle, bool window) {
     const std::lock_guard lock(mutex_);
     const auto known = registered_.find(handle);
-    if (known == registered_.end() || known->second.comm != comm ||
-        known->second.window != window)
+    if (known == registered_.end() || known->second.comm != comm || known->second.window != window)
       misuse("deregistering what is not registered");
     for (const auto& [number, call] : under_way_)
       if (call.comm == comm && call.touches(known->second.range))

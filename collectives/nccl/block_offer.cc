@@ -1,16 +1,16 @@
-#include "collectives/nccl/window_offer.h"
+#include "collectives/nccl/block_offer.h"
 
 #include <algorithm>
 #include <map>
 
 namespace rueda::nccl {
 
-WindowOffer::WindowOffer(const std::vector<Block>& blocks, bool is_captured)
+BlockOffer::BlockOffer(const std::vector<Block>& blocks, bool is_captured)
     : count(static_cast<uint32_t>(std::min(blocks.size(), kMost))), captured(is_captured ? 1 : 0) {
   for (size_t i = 0; i < count; ++i) bytes[i] = blocks[i].bytes;
 }
 
-std::vector<Block> new_blocks(const Session& session, const Pool& pool) {
+std::vector<Block> new_blocks(const Session& session, const BlockPool& pool) {
   if (pool.empty()) return {};
   std::vector<Block> blocks = pool.blocks(session.device()->ordinal());
   std::erase_if(blocks, [&](const Block& block) {
@@ -19,15 +19,15 @@ std::vector<Block> new_blocks(const Session& session, const Pool& pool) {
   return blocks;
 }
 
-bool is_captured_anywhere(const std::vector<WindowOffer>& offers) {
+bool is_captured_anywhere(const std::vector<BlockOffer>& offers) {
   return std::any_of(offers.begin(), offers.end(),
-                     [](const WindowOffer& offer) { return offer.captured != 0; });
+                     [](const BlockOffer& offer) { return offer.captured != 0; });
 }
 
-Result<std::vector<uint64_t>> agree_on(const std::vector<WindowOffer>& offers) {
+Result<std::vector<uint64_t>> agree_on(const std::vector<BlockOffer>& offers) {
   std::map<uint64_t, size_t> fewest;  // of each size
-  for (const WindowOffer& offer : offers) {
-    if (offer.magic != WindowOffer::kMagic || offer.count > WindowOffer::kMost)
+  for (const BlockOffer& offer : offers) {
+    if (offer.magic != BlockOffer::kMagic || offer.count > BlockOffer::kMost)
       return Status(Code::kDataLoss, "what a rank has told of its GPU memory is damaged");
     std::map<uint64_t, size_t> here;
     for (size_t i = 0; i < offer.count; ++i) ++here[offer.bytes[i]];
@@ -35,7 +35,8 @@ Result<std::vector<uint64_t>> agree_on(const std::vector<WindowOffer>& offers) {
       fewest = std::move(here);
       continue;
     }
-    for (auto& [size, count] : fewest) count = std::min(count, here.contains(size) ? here[size] : 0);
+    for (auto& [size, count] : fewest)
+      count = std::min(count, here.contains(size) ? here[size] : 0);
   }
   std::vector<uint64_t> sizes;
   if (is_captured_anywhere(offers)) return sizes;
