@@ -284,7 +284,7 @@ import sys
 sys.modules["rueda"] = None
 import keras
 model = keras.models.load_model(sys.argv[1])
-print(type(model.optimizer).__name__, int(model.optimizer.iterations), len(model.optimizer.variables))
+print(type(model.optimizer).__name__, int(keras.ops.convert_to_numpy(model.optimizer.iterations)), len(model.optimizer.variables))
 """
 
 

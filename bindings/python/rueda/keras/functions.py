@@ -1,5 +1,10 @@
 """Collectives on values, a model's variables, and a saved model that goes on training."""
 
+import contextlib
+import os
+import shutil
+import tempfile
+
 import keras
 
 from rueda import _array_collectives
@@ -109,6 +114,16 @@ def broadcast_variables(variables, root_rank, process_set=global_process_set):
         variable.assign(value)
 
 
+@contextlib.contextmanager
+def _own_file(filepath):
+    """The file, for this rank alone: Keras 3.4 and 3.5 unpack weights beside it, all ranks in one place."""
+    if keras.__version__.split(".")[:2] not in (["3", "4"], ["3", "5"]) or not os.path.isfile(filepath):
+        yield filepath
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield shutil.copy(filepath, folder)
+
+
 def load_model(
     filepath,
     custom_optimizers=None,
@@ -133,7 +148,8 @@ def load_model(
     """
     objects = {each.__name__: each for each in custom_optimizers or ()}
     objects.update(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=objects or None)
+    with _own_file(filepath) as path:
+        model = keras.models.load_model(path, custom_objects=objects or None)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model
