@@ -47,9 +47,9 @@ struct BackwardTensors {
 
 // Errors name the pass, the step and the peer. saved may be null
 // if no backward follows, or where spec.ulysses is 1: gradients are then as good as lse.
-Status forward(const AttentionPlan& plan, Link* link, const Means& means, const ForwardTensors& tensors,
-               Saved* saved);
-Status backward(const AttentionPlan& plan, Link* link, const Means& means, const BackwardTensors& tensors,
-                const Saved* saved);
+Status forward(const AttentionPlan& plan, Link* link, const Means& means,
+               const ForwardTensors& tensors, Saved* saved);
+Status backward(const AttentionPlan& plan, Link* link, const Means& means,
+                const BackwardTensors& tensors, const Saved* saved);
 
 }  // namespace rueda::attention

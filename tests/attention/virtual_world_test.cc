@@ -123,8 +123,8 @@ TEST_CASE("copies of virtual ranks are waited for, whatever the scheme", "[atten
   CHECK(copies > 100);
 }
 
-// Hidden, run as `attention_test "[instructions]"` with RUEDA_CUDA_DRIVER=tests/cuda/fake_cuda.so and
-// FAKE_CUDA_IDLE=1: what the host pays for an instruction of a GPU's program, kernels left out.
+// Hidden, run as `attention_test "[instructions]"` with RUEDA_CUDA_DRIVER=tests/cuda/fake_cuda.so
+// and FAKE_CUDA_IDLE=1: what the host pays for an instruction of a GPU's program, kernels left out.
 TEST_CASE("host time of an instruction of a GPU's program", "[.][instructions]") {
   const char* const file = std::getenv("RUEDA_CUDA_DRIVER");
   REQUIRE(file != nullptr);

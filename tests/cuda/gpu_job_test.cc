@@ -94,9 +94,10 @@ TEST_CASE("what NVML says of a lost rank's GPU is in the report") {
 TEST_CASE("of a rank on a part of a GPU, NVML is asked about the whole") {
   Job::Setup setup = on_stubs();
   const std::string part = "MIG-00000000-0000-0000-0000-000000000002";
-  setup.environment.insert(setup.environment.end(),
-                           {std::string("RUEDA_NVML_LIBRARY=") + built::kFakeNvml, "FAKE_CUDA_MIG=1",
-                            "FAKE_NVML_PARTS=" + part, "FAKE_NVML=GPU-whole=xid:79"});
+  setup.environment.insert(
+      setup.environment.end(),
+      {std::string("RUEDA_NVML_LIBRARY=") + built::kFakeNvml, "FAKE_CUDA_MIG=1",
+       "FAKE_NVML_PARTS=" + part, "FAKE_NVML=GPU-whole=xid:79"});
   Job job({"-np", "3", built::kGpuProgram, "kill"}, setup);
   CHECK(job.wait() == 128 + 9);
   CHECK_THAT(job.err(), Contains("and NVML says of its GPU (" + part +

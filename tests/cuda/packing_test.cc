@@ -13,8 +13,8 @@ using nccl::DeviceCommunicator;
 using nccl::plan_packing;
 
 int64_t copies() {
-  static const auto count =
-      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(built::kFakeKernels, RTLD_NOW), "fake_kernels_copies"));
+  static const auto count = reinterpret_cast<int64_t (*)()>(
+      dlsym(dlopen(built::kFakeKernels, RTLD_NOW), "fake_kernels_copies"));
   return count();
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("the setting says how NCCL is told: for each rank alone, or not at all
 
 TEST_CASE("freeing waits for what the GPU does with the memory", "[registered]") {
   const auto waiting = reinterpret_cast<int64_t (*)()>(
-      dlsym(dlopen(FAKE_CUDA, RTLD_NOW), "fake_cuda_synchronizing"));
+      dlsym(dlopen(built::kFakeCuda, RTLD_NOW), "fake_cuda_synchronizing"));
   const int64_t before = waiting();
   GpuWorld gpus(2);
   const auto results = gpus.world.run([&](Rank rank, Runtime& r) {

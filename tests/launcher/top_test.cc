@@ -97,8 +97,9 @@ TEST_CASE("the slowest rank is named with its cause", "[top]") {
           one->late_seconds = 0;
           one->delayed_seconds = 0.5;
           one->host_cpu_seconds = 2.9;
-        }) == "the ranks on node1 wait for a core for 25 % of their time: other processes use "
-              "0.9 cores there");
+        }) ==
+        "the ranks on node1 wait for a core for 25 % of their time: other processes use "
+        "0.9 cores there");
   CHECK(said([](RankSample* one) {
           one->cpu_seconds = 10.1;
           one->state = "blocked in read of descriptor 5";
