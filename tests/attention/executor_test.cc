@@ -584,8 +584,9 @@ TEST_CASE("ranks that call different attentions are told so", "[attention]") {
 
 TEST_CASE("an engine that checks programs refuses a plan that would go wrong", "[attention]") {
   RuntimeWorld world(Kind::kShm, 2);
-  const auto messages = world.run([](Rank, engine::Runtime& runtime) -> std::string {
-    Engine engine(&runtime, true);
+  const Kernels kernels;
+  const auto messages = world.run([&](Rank, engine::Runtime& runtime) -> std::string {
+    Engine engine(&runtime, &kernels, true);
     auto plan = must(engine.plan(simple(64, 2, 2, 2, 8)));
     // As a bug of the planner would leave it: in backward the last rows are never sent. Forward
     // alone would not notice.

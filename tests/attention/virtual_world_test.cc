@@ -47,7 +47,7 @@ class LateCopies final : public Copies {
 // Memory of the test's own: what is given back is filled with NaN.
 class PoisonedWork final : public Work {
  public:
-  PoisonedWork(const AttentionPlan& plan, const Program& program) : leaves_(plan, program, 1) {}
+  PoisonedWork(const AttentionPlan& plan, const Program& program) : leaves_(plan, program, {1, &kernels_}) {}
   Result<std::byte*> take(int slot, int64_t bytes) override {
     Bytes& memory = slots_[slot];
     memory.assign(static_cast<size_t>(bytes) + 64, kPoison);
@@ -63,6 +63,7 @@ class PoisonedWork final : public Work {
 
  private:
   static constexpr std::byte kPoison{0xff};
+  const Kernels kernels_;
   Leaves leaves_;
   std::map<int, Bytes> slots_;
 };

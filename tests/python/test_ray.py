@@ -292,7 +292,7 @@ def test_an_interface_that_is_not_there_is_named():
 def test_workers_of_ray_train_become_ranks():
     pytest.importorskip("ray.train", reason="needs ray[train]")
     if importlib.util.find_spec("ray.train.v2") is None:
-        pytest.skip("Ray Train v2 came with Ray 2.43")
+        pytest.skip("this Ray has no Ray Train v2 (2.40 has none, 2.44.1 has)")
     from rueda.ray.train import RuedaConfig
 
     @ray.remote(num_cpus=1)

@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 if importlib.util.find_spec("ray.train.v2") is None:
-    pytest.skip("Ray Train v2 came with Ray 2.43", allow_module_level=True)
+    pytest.skip("this Ray has no Ray Train v2 (2.40 has none, 2.44.1 has)", allow_module_level=True)
 pytestmark = pytest.mark.slow
 
 import ray  # noqa: E402
