@@ -47,7 +47,8 @@ class LateCopies final : public Copies {
 // Memory of the test's own: what is given back is filled with NaN.
 class PoisonedWork final : public Work {
  public:
-  PoisonedWork(const AttentionPlan& plan, const Program& program) : leaves_(plan, program, {1, &kernels_}) {}
+  PoisonedWork(const AttentionPlan& plan, const Program& program)
+      : leaves_(plan, program, {1, &kernels_}) {}
   Result<std::byte*> take(int slot, int64_t bytes) override {
     Bytes& memory = slots_[slot];
     memory.assign(static_cast<size_t>(bytes) + 64, kPoison);
