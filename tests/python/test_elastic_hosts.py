@@ -44,21 +44,21 @@ def test_a_rank_that_is_killed_on_another_host_is_replaced_there(lab, tmp_path):
     assert f"rank 2 on {two} was lost: " in job.text
 
 
-def test_a_control_connection_that_breaks_is_the_loss_of_its_host_which_is_named_and_ends_its_ranks(lab, tmp_path):
+def test_a_control_connection_that_breaks_is_made_again_and_no_rank_notices(lab, tmp_path):
     one, two, _ = lab.hosts
     folder = tmp_path / "said"
     folder.mkdir()
     options = ["-np", 2, "-H", f"{one}:1,{two}:1", "--min-np", 1, "--driver-timeout", 4]
-    job = train(folder, options, 60, 1)
+    job = train(folder, options, 60, 2)
     wait_for_step(folder, 1, 5, job)
     # This machine's address has nobody but the controller: what the ranks have among them goes on.
     broken = namespaces.ip("netns", "exec", two, "ss", "-K", "-H", "-t", "dst", lab.address(98))
     assert "ESTAB" in broken, broken
     assert job.wait() == 0, job.text
-    assert re.search(rf"host {two} \(agent pid \d+\) is lost: its connection has ended", job.text), job.text
+    assert "lost" not in job.text, job.text
     said = said_in(folder)
     check(said, 60)
-    assert sizes(said, 0) == [2, 1] and sizes(said, 1) == [2]
+    assert sizes(said, 0) == sizes(said, 1) == [2]
     assert wait_until_empty(lab)
 
 
