@@ -51,7 +51,7 @@ def test_ranks_do_not_load_what_starts_jobs():
 # Horovod's signatures; what rueda has besides stands at the end of each. Of the collectives the schema has them,
 # which test_schema compares with Horovod's.
 SIGNATURES = {
-    "init": "comm=None, process_sets=None, rank=None, size=None, job=None, rendezvous=None, key=None",
+    "init": "comm=None, process_sets=None, *, rank=None, size=None, job=None, rendezvous=None, key=None",
     "shutdown": "",
     "is_initialized": "",
     "rank": "",
@@ -100,10 +100,12 @@ def spelled(module, function):
         known = {id(module.Compression.none): "NONE", id(module.global_process_set): "SET"}
         return known.get(id(value), repr(value))
 
-    return ", ".join(
-        p.name + ("" if p.default is p.empty else "=" + default(p.default))
-        for p in inspect.signature(function).parameters.values()
-    )
+    said = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and "*" not in said:
+            said.append("*")
+        said.append(p.name + ("" if p.default is p.empty else "=" + default(p.default)))
+    return ", ".join(said)
 
 
 @pytest.mark.parametrize("module", [rueda, rueda.torch], ids=["numpy", "torch"])
