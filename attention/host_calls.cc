@@ -34,6 +34,14 @@ class HostCall {
   void give(Role role, const T* memory) {
     executor_.give(role, memory);
   }
+  // What forward writes and backward reads.
+  void give(const Saved& kept) {
+    give(Role::kGroupQ, kept.q.data());
+    give(Role::kGroupK, kept.k.data());
+    give(Role::kGroupV, kept.v.data());
+    give(Role::kGroupLse, kept.lse.data());
+    give(Role::kLseLow, kept.lse_low.empty() ? nullptr : kept.lse_low.data());
+  }
   Status run() { return executor_.go_on().status(); }
 
  private:
@@ -67,11 +75,7 @@ Status forward(const AttentionPlan& plan, Link* link, const Means& means, const 
   call.give(Role::kV, t.v);
   call.give(Role::kOut, t.out);
   call.give(Role::kLse, t.lse);
-  call.give(Role::kGroupQ, kept.q.data());
-  call.give(Role::kGroupK, kept.k.data());
-  call.give(Role::kGroupV, kept.v.data());
-  call.give(Role::kGroupLse, kept.lse.data());
-  call.give(Role::kLseLow, kept.lse_low.empty() ? nullptr : kept.lse_low.data());
+  call.give(kept);
   return call.run();
 }
 
@@ -90,13 +94,7 @@ Status backward(const AttentionPlan& plan, Link* link, const Means& means, const
   call.give(Role::kDq, t.dq);
   call.give(Role::kDk, t.dk);
   call.give(Role::kDv, t.dv);
-  if (saved != nullptr) {
-    call.give(Role::kGroupQ, saved->q.data());
-    call.give(Role::kGroupK, saved->k.data());
-    call.give(Role::kGroupV, saved->v.data());
-    call.give(Role::kGroupLse, saved->lse.data());
-    call.give(Role::kLseLow, saved->lse_low.empty() ? nullptr : saved->lse_low.data());
-  }
+  if (saved != nullptr) call.give(*saved);
   return call.run();
 }
 

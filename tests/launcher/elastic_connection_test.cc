@@ -36,19 +36,6 @@ int cut(pid_t pid) {
   return found;
 }
 
-pid_t agent_of(const Job& job, const std::string& host) {
-  return number_after(job.err(), "host " + host + " is here: agent pid ");
-}
-
-pid_t pid_of_rank(const Job& job, int rank) {
-  return number_after(job.err(), "rank " + std::to_string(rank) + " is pid ");
-}
-
-void wait_for(Job* job, const std::string& text, int times = 1) {
-  if (!job->wait_for_output(text, times))
-    FAIL("no '" << text << "' in\n" << job->out() << job->err());
-}
-
 constexpr const char* kMadeAgain = "host two: its connection had ended, and was made again";
 
 }  // namespace
@@ -58,7 +45,7 @@ TEST_CASE("a rank that is killed while its host's connection is cut is replaced"
   Job job(command(folder, {"-np", "3", "-H", "one:1,two:2", "--min-np", "3"}, {"2+/3:*=end"}));
   REQUIRE(job.wait_for_output("of 3, member", 3));
   wait_for(&job, " is pid ", 3);
-  const pid_t lost = pid_of_rank(job, 2), agent = agent_of(job, "two");
+  const pid_t lost = pid_of_member(job, 2), agent = agent_of(job, "two");
   kill(agent, SIGSTOP);  // so that it tells of the death over the next connection
   CHECK(cut(agent) >= 1);
   kill(lost, SIGKILL);
@@ -83,7 +70,7 @@ TEST_CASE("a connection may be cut again and again, also when nothing else happe
     CHECK(cut(agent) >= 1);
     wait_for(&job, kMadeAgain, round);
   }
-  kill(pid_of_rank(job, 1), SIGKILL);
+  kill(pid_of_member(job, 1), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(count(job.out(), "epoch 2: rank") == 2);
@@ -133,7 +120,7 @@ TEST_CASE("a controller may be killed while a connection to it is cut") {
   wait_for(&job, "another controller has taken over: 2 hosts, 2 ranks");
   CHECK(cut(agent) >= 1);  // its successor's too
   wait_for(&job, kMadeAgain);
-  kill(pid_of_rank(job, 1), SIGKILL);
+  kill(pid_of_member(job, 1), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(count(job.out(), "epoch 2: rank") == 2);
@@ -146,7 +133,7 @@ TEST_CASE("an agent that does not come back in time is lost, and told so when it
       folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--silence-timeout", "1"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
   wait_for(&job, " is pid ", 2);
-  const pid_t agent = agent_of(job, "two"), rank = pid_of_rank(job, 1);
+  const pid_t agent = agent_of(job, "two"), rank = pid_of_member(job, 1);
   kill(agent, SIGSTOP);
   CHECK(cut(agent) >= 1);
   wait_for(&job, "is lost: its connection has ended, and no other was made for 1 s");

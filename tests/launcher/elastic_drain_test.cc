@@ -136,7 +136,7 @@ TEST_CASE("SIGTERM to a host's agent drains the host") {
   REQUIRE(job.wait_for_output("of 2, member", 2));
   REQUIRE(job.wait_for_output("started two as "));
   if (parent_too) kill(number_after(job.err(), "started two as "), SIGTERM);
-  if (agent_too) kill(number_after(job.err(), "host two is here: agent pid "), SIGTERM);
+  if (agent_too) kill(agent_of(job, "two"), SIGTERM);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(count(job.err(), "SIGTERM: host two is drained: its rank leaves at its next commit") == 1);
@@ -155,7 +155,7 @@ TEST_CASE("ranks that have not left in time, or before a second SIGTERM, are kil
       {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--grace-period", twice ? "600" : ".1"},
       {"1/2:1=busy", "2/1:0=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
+  const pid_t agent = agent_of(job, "two");
   kill(agent, SIGTERM);
   REQUIRE(job.wait_for_output("SIGTERM: host two is drained"));
   if (twice) {
@@ -176,7 +176,7 @@ TEST_CASE("SIGTERM to the agent of a job's only host stops its ranks") {
   REQUIRE(job.wait_for_output("of 2, member", 2));
   CHECK(drain(&job, "two").code == 0);
   REQUIRE(job.wait_for_output("host two is let go"));
-  kill(number_after(job.err(), "host one is here: agent pid "), SIGTERM);
+  kill(agent_of(job, "one"), SIGTERM);
   CHECK(job.wait() == 128 + SIGTERM);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "host one has got SIGTERM, and the job has no other host"));

@@ -28,7 +28,7 @@ TEST_CASE("rank 0 may be lost with its host, as any other") {
   const HostsFolder folder;
   Job job(command(folder, {"-np", "4", "-H", "one:2,two:2", "--min-np", "2"}, {"2/2:*=end"}));
   REQUIRE(job.wait_for_output("of 4, member", 4));
-  kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
+  kill(agent_of(job, "one"), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "host one (agent pid "));
@@ -107,9 +107,9 @@ TEST_CASE("when every host is gone the job ends with an error") {
   const HostsFolder folder;
   Job job(command(folder, {"-np", "2", "-H", "one:1,two:1", "--min-np", "1"}, {}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  kill(number_after(job.err(), "host one is here: agent pid "), SIGKILL);
+  kill(agent_of(job, "one"), SIGKILL);
   REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1, member 1 on two"));
-  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  kill(agent_of(job, "two"), SIGKILL);
   CHECK(job.wait() == 1);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "every rank has failed"));
@@ -145,7 +145,7 @@ TEST_CASE("a host that is gone is taken up again, by another agent, after its co
       {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"},
       {"3+/2:*=end"}));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  kill(agent_of(job, "two"), SIGKILL);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK(has(job.err(), "host two is not used for 1 s: the host is gone"));
@@ -199,7 +199,7 @@ TEST_CASE("a host that is lost before it has opened a port holds up no newcomer"
                   {"2+/2:*=end"}),
           quick("30"));
   REQUIRE(job.wait_for_output("of 2, member", 2));
-  const pid_t agent = number_after(job.err(), "host two is here: agent pid ");
+  const pid_t agent = agent_of(job, "two");
   kill(agent, SIGSTOP);
   folder.hosts_are("one:1\ntwo:1\nthree:1\n");
   // Until then the other host has tried the newcomer in vain: it answers when all have ports.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -83,6 +84,31 @@ inline int count(const std::string& text, const std::string& part) {
 inline int number_after(const std::string& text, const std::string& before) {
   const size_t at = text.find(before);
   return at == std::string::npos ? -1 : std::atoi(text.c_str() + at + before.size());
+}
+
+inline pid_t agent_of(const Job& job, const std::string& host) {
+  return number_after(job.err(), "host " + host + " is here: agent pid ");
+}
+
+// What ruedarun says of it may have been read by half.
+inline pid_t pid_of_member(const Job& job, int member) {
+  const std::string variable = "RUEDA_MEMBER=" + std::to_string(member);
+  pid_t found = -1;
+  REQUIRE(eventually([&] {
+    for (const pid_t pid : job.processes()) {
+      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ");
+      for (std::string entry; std::getline(environment, entry, '\0');) {
+        if (entry == variable) found = pid;
+      }
+    }
+    return found > 0;
+  }));
+  return found;
+}
+
+inline void wait_for(Job* job, const std::string& text, int times = 1) {
+  if (!job->wait_for_output(text, times))
+    FAIL("no '" << text << "' in\n" << job->out() << job->err());
 }
 
 struct Answer {

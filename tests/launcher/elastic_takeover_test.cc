@@ -29,27 +29,6 @@ void kill_controller(const Job& job) {
   kill(controller, SIGKILL);
 }
 
-// What ruedarun says of it may have been read by half.
-pid_t pid_of_member(const Job& job, int member) {
-  const std::string variable = "RUEDA_MEMBER=" + std::to_string(member);
-  pid_t found = -1;
-  REQUIRE(eventually([&] {
-    for (const pid_t pid : job.processes()) {
-      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ");
-      for (std::string entry; std::getline(environment, entry, '\0');) {
-        if (entry == variable) found = pid;
-      }
-    }
-    return found > 0;
-  }));
-  return found;
-}
-
-void wait_for(Job* job, const std::string& text, int times = 1) {
-  if (!job->wait_for_output(text, times))
-    FAIL("no '" << text << "' in\n" << job->out() << job->err());
-}
-
 // What the last controller was about to start may keep tools out for a moment.
 void drained_already(Job* job, const std::string& host) {
   Answer answer;
@@ -140,7 +119,7 @@ TEST_CASE("a host that is lost while there is no controller is lost to the next"
   REQUIRE(job.wait_for_output("of 3, member", 3));
   kill(job.pid(), SIGSTOP);  // so that nobody takes over before
   kill_controller(job);
-  kill(number_after(job.err(), "host two is here: agent pid "), SIGKILL);
+  kill(agent_of(job, "two"), SIGKILL);
   kill(job.pid(), SIGCONT);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
