@@ -1,5 +1,6 @@
 // librueda_xla.so between an XLA and a librueda that this test plays: what it starts, when it
 // completes a call, and as what.
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
@@ -192,6 +193,7 @@ void rueda_request_release(rueda_request* request) {
   for (auto at = started.begin(); at != started.end(); ++at) {
     if (at->get() != request) continue;
     started.erase(at);
+    changed.notify_all();
     return;
   }
 }
@@ -202,6 +204,15 @@ namespace {
 rueda_context first{0, 2};
 rueda_context second{0, 2};
 rueda_context third{0, 3};
+
+// The threads that complete calls release their requests after the ends that a test waits for.
+struct EveryRequestIsReleased : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+  void testCaseEnded(const Catch::TestCaseStats&) override {
+    wait_until([] { return started.empty(); });
+  }
+};
+CATCH_REGISTER_LISTENER(EveryRequestIsReleased)
 
 using Handler = XLA_FFI_Error* (*)(XLA_FFI_CallFrame*);
 
