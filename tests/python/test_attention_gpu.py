@@ -9,7 +9,7 @@ import rueda.attention as ra
 import torch
 from attention_oracle import LENGTH, causal, dense, dilated, error, inputs
 from fake_gpu import ENV, FakeGpuOfAttention, needs_stubs
-from test_attention_device import EVERYTHING, exact, one_thread, packed, window  # noqa: F401
+from test_attention_device import EVERYTHING, OF_EACH, SLOPES, exact, one_thread, packed, window  # noqa: F401
 from worlds import run_ranks
 
 pytestmark = needs_stubs
@@ -21,6 +21,8 @@ SCHEMES = [
     ("grouped", dict(causal=True, ulysses_degree=2), causal()),
     ("grouped, queries travel", dict(causal=True, ulysses_degree=2, rotate_forward="q", rotate_backward="q"), causal()),
     ("all heads", dict(causal=True, ulysses_degree=4), causal()),
+    ("softcap and slopes", dict(causal=True, softcap=2.0, alibi_slopes=SLOPES), causal()),
+    ("slopes of some heads", dict(ulysses_degree=2, rotate_backward="q", alibi_slopes=OF_EACH), EVERYTHING),
     ("a window of queries", dict(window_size=(9, 4), rotate_forward="q", rotate_backward="q"), window(9, 4)),
 ]  # fmt: skip
 
@@ -74,15 +76,19 @@ def attention_of_a_job():
         (lambda *x, **o: ra.ulysses_attention(*x, causal=True, **o), causal(), "zigzag", 1e-6),
         (lambda *x, **o: ra.usp_attention(*x, ulysses_degree=2, causal=True, **o), causal(), "zigzag", 1e-6),
     ]
-    for call, times, layout, bound in calls:
+    changed = [
+        (dict(softcap=2.0), lambda *x, **o: ra.ring_attention(*x, causal=True, **o), causal(), "zigzag", 1e-6),
+        (dict(softcap=1.5, alibi_slopes=SLOPES), lambda *x, **o: ra.usp_attention(*x, ulysses_degree=2, **o), EVERYTHING, "striped", 1e-6),
+    ]
+    for scores, call, times, layout, bound in [({}, *plain) for plain in calls] + changed:
         q, k, v, dout = inputs()
         whole = [x.double().requires_grad_() for x in (q, k, v)]
-        wanted, lse = dense(*whole, times)
+        wanted, lse = dense(*whole, times, scores.get("softcap", 0.0), scores.get("alibi_slopes"))
         wanted.backward(dout.double())
         at = torch.from_numpy(ra.position_ids(LENGTH, layout, rank, size))
         shards = [x[:, at].clone().requires_grad_() for x in (q, k, v)]
         with FakeGpuOfAttention(rank):
-            out, own_lse = call(*shards, layout=layout, length=LENGTH, return_lse=True)
+            out, own_lse = call(*shards, layout=layout, length=LENGTH, return_lse=True, **scores)
             out.backward(dout[:, at])
         assert error(out.detach(), wanted.detach()[:, at]) <= bound, (times.shape, layout)
         assert torch.allclose(own_lse.detach().double(), lse.detach()[:, :, at], rtol=2 * bound, atol=2 * bound)

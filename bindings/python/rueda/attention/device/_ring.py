@@ -5,11 +5,12 @@ import functools
 import torch
 
 from rueda.attention._layouts import position_ids
-from rueda.attention._plans import AttentionPlan
+from rueda.attention._plans import AttentionPlan, slopes_of, softcap_of
 from rueda.attention.device import _program as p
 from rueda.attention.device._kernels import Chosen
 from rueda.attention.device._leaves import Rank
 from rueda.attention.device._run import run
+from rueda.attention.device._scores import scores_of
 
 _WHOLE = 1 << 40  # tokens of a message at most: a step's rows travel in one
 _on_cpu = False  # CPU tensors go this way too, for tests
@@ -23,8 +24,6 @@ def takes(tensor):
 def options_of(options):
     """The options of a plan whose steps' rows travel at once: keys and values, unless it says otherwise. Libraries' kernels want in
     backward what queries that travel do not bring."""
-    if options.get("softcap") or options.get("alibi_slopes"):
-        raise ValueError("softcap and alibi_slopes are not there for GPU tensors: their libraries' kernels are called without")
     rotations = {
         name: "kv" if options.get(name) in (None, "auto") else options[name]
         for name in ("rotate_forward", "rotate_backward")
@@ -39,7 +38,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx, ran, plans, *tensors):
         n = len(plans)
         tensors = [x.detach() for x in tensors]
-        choose = Chosen(tensors[0])
+        choose = Chosen(tensors[0], scores=scores_of(plans[0], tensors[0].device))
         ranks = []
         for plan, *qkv in zip(plans, tensors[:n], tensors[n : 2 * n], tensors[2 * n :]):
             rank = Rank(plan, False, dict(zip((p.Q, p.K, p.V), qkv)), choose)
@@ -60,7 +59,8 @@ class _Attention(torch.autograd.Function):
         given = [{role: next(tensors) for role in roles} for roles in ctx.roles]
         outs, dlses = [each[p.OUT] for each in given], grads[n:]
         no_out = any(plan.q_travels_backward for plan in ctx.plans)
-        choose = Chosen(outs[0], no_out or any(dlse is not None for dlse in dlses))
+        wants_delta = no_out or any(dlse is not None for dlse in dlses)
+        choose = Chosen(outs[0], wants_delta, scores_of(ctx.plans[0], outs[0].device))
         ranks = []
         for plan, tensors_of, dout, dlse in zip(ctx.plans, given, grads, dlses):
             out = tensors_of[p.OUT]
@@ -120,7 +120,8 @@ class VirtualRing:
         return torch.cat(shards, axis).index_select(axis, order)
 
     def attention(self, q, k, v, *, return_lse=False, window_size=(-1, -1), softmax_scale=None,
-                  compression=None, block_mask=None, ulysses_degree=1, **options):  # fmt: skip
+                  compression=None, block_mask=None, ulysses_degree=1, softcap=0.0, alibi_slopes=None,
+                  **options):  # fmt: skip
         """The outputs of all ranks (and log-sum-exps), from lists of q, k, v; differentiable.
 
         Options: ``causal``, ``layout``, ``rotate_forward``, ``rotate_backward``, ``gather_first``, ``chunk_tokens``, ``cu_seqlens``, ``cu_seqlens_k``,
@@ -138,7 +139,8 @@ class VirtualRing:
                 "batch": batch, "length": length, "heads": heads, "kv_heads": k[0].shape[2],
                 "head_dim": head_dim, "dtype": str(q[0].dtype).replace("torch.", ""), "ranks": self.ranks,
                 "window": tuple(window_size), "scale": softmax_scale or 0.0, "kv_wire": compression,
-                "ulysses": ulysses_degree, "key_length": 0 if keys == length else keys, **options,
+                "ulysses": ulysses_degree, "key_length": 0 if keys == length else keys,
+                "softcap": softcap_of(softcap), "alibi_slopes": slopes_of(alibi_slopes, batch, heads), **options,
             }
         )  # fmt: skip
         plans = _plans(tuple(sorted(spec.items())))
