@@ -133,8 +133,7 @@ class StepMaker {
     const Hop& hop = ring_.receives[static_cast<size_t>(one.hop)];
     step->message = of_rows(hop.rows, rows_out(), false);
     if (one.reply >= 0) step->reply = of_rows(hop.rows, rows_back(), true);
-    step->pieces =
-        pieces_of(in_message(hop.tiles, hop.rows, keys_travel_), plan_.band, places());
+    step->pieces = pieces_of(in_message(hop.tiles, hop.rows, keys_travel_), plan_.band, places());
     for (const DevicePiece& piece : step->pieces)
       step->sets.push_back(set_of(hop.rows, piece.head_begin));
   }

@@ -188,8 +188,7 @@ std::vector<Run> rows_in(const std::vector<Run>& runs, Run rows) {
 
 }  // namespace
 
-std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band,
-                                   bool places) {
+std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band, bool places) {
   std::vector<DevicePiece> cut, full, causal, bands;
   for (const Tile& tile : tiles) Cut(tile, band, places, &cut).run();
   for (const DevicePiece& piece : cut) {

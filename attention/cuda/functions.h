@@ -55,8 +55,8 @@ struct Call {
   Strided acc, m, sums; /* forward, float32: as in attention/local_kernel.h */
   Strided dout;
   Strided lse, delta, dq, dk, dv; /* backward, float32; gradients are added to */
-  Strided slopes;                 /* ALiBi, float32: a number of each batch and head; data null: none */
-  const Item* items;              /* of queries; of keys in backward_keys */
+  Strided slopes;    /* ALiBi, float32: a number of each batch and head; data null: none */
+  const Item* items; /* of queries; of keys in backward_keys */
   const Range* ranges;
   int64_t item_count;
 };
