@@ -1,6 +1,5 @@
-// What becomes of a score before the softmax: softcap, softcap * tanh(score / softcap), and after it
-// ALiBi, -slope * |place of the query - place of the key|, as CPUs have it
-// (attention/cpu_scores-inl.h).
+// What becomes of a score before the softmax: softcap * tanh(score / softcap), and after it ALiBi,
+// -slope * |place of the query - place of the key|, as on CPUs (attention/cpu_scores-inl.h).
 #pragma once
 
 #include "attention/cuda/elements.h"
