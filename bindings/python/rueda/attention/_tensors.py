@@ -13,11 +13,6 @@ def name_of(tensor):
 
 def forward(plan, threads, q, k, v):
     """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
-    if q.device.type != "cpu":
-        raise ValueError(
-            f"attention under torch.compile: tensors must be on the CPU, got {q.device}; leave the call out of the graph "
-            "(torch.compiler.disable)"
-        )
     q, k, v = (x.detach().contiguous() for x in (q, k, v))
     if _replay.entered and not plan.local:
         out, lse, saved = _replay.once("attention", lambda: _finished(plan, threads, q, k, v))

@@ -745,7 +745,8 @@ RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, i
  *   3 run          rows of the part above: first, step, count
  *   4 piece        of the instruction above: kind (0 full, 1 causal, 2 band), KV heads (begin, end,
  *                  step), queries and keys (first, step, count of each), the first query's position
- *                  and step, the first key's, set of the message whose rows they are (-1: own)
+ *                  and step, the first key's (of bands, with ALiBi of all), set of the message
+ *                  whose rows they are (-1: own)
  * Buffers, instructions, roles and operations are numbered as attention/program.h has them. Fills
  * values[0..count); returns how many numbers there are, -1 without a plan. */
 #define RUEDA_ATTENTION_WORK_NUMBERS 16
