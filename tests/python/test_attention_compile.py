@@ -2,10 +2,12 @@
 
 import pytest
 import rueda.attention as ra
+import rueda.torch as hvd
 import torch
 from attention_oracle import LENGTH, inputs
 from expect import raises
 from rueda.torch import _compiler
+from torch.utils.checkpoint import checkpoint
 from worlds import ranks, results, run_ranks
 
 WORLD = "compile"
@@ -91,6 +93,51 @@ def test_modules_are_one_graph_and_give_the_same_bits():
         results.append(outputs_and_gradients(function, [x]))
         results[-1][1].extend(p.grad.clone() for p in layers.parameters())
     expect_same(*results)
+
+
+def sent():
+    found = hvd.counters()
+    return found["shm_bytes"] + found["tcp_bytes"] + found["mpi_bytes"]
+
+
+def counted(function, x, run=outputs_and_gradients):
+    """Outputs and gradients, and the bytes of messages that this rank has sent."""
+    before = sent()
+    return run(function, [x]), sent() - before
+
+
+@ranks(2)
+def test_what_is_kept_for_backward_is_what_save_says():
+    random = torch.Generator().manual_seed(1)
+    x = ra.shard_sequence(torch.randn(2, LENGTH, EMBED, generator=random), layout="zigzag")
+    expected = None
+    for save in (None, "qkv", "out+lse"):
+        torch.manual_seed(3)
+        layer = ra.RingAttention(EMBED, HEADS, causal=True, layout="zigzag", save=save)
+        eager, count = counted(lambda x, layer=layer: [layer(x, length=LENGTH)], x)
+        if expected is None:
+            expected, plain = eager, count
+            with torch.no_grad():
+                forward = counted(lambda x, layer=layer: layer(x, length=LENGTH), x, lambda f, xs: f(*xs))[1]
+        assert count == plain + forward * (save == "qkv")
+
+        def whole(x, layer=layer):
+            return layer(x, length=LENGTH)
+
+        def inside(x, layer=layer):
+            return checkpoint(layer, x, length=LENGTH, use_reentrant=False)
+
+        fast = compiled(whole)
+        ways = [fast, *(lambda x, fast=fast, how=how: checkpoint(fast, x, use_reentrant=how) for how in (False, True))]
+        more = [0, *(forward * (save != "out+lse"),) * 2]  # checkpoints around a graph
+        for way, again in zip(ways, more):
+            graph, graph_count = counted(lambda x, way=way: [way(x)], x)
+            expect_same(eager, expected)
+            expect_same(graph, expected)
+            assert graph_count == count + again, (save, way)
+        graph, graph_count = counted(lambda x, way=compiled(inside): [way(x)], x)
+        expect_same(graph, expected)
+        assert graph_count == count, save  # in a graph PyTorch repeats nothing that has effects
 
 
 @ranks(2)

@@ -57,14 +57,21 @@ class Rank:
         for role in roles:
             self._given[role] = torch.empty(self.shape_of(role), dtype=self.dtype_of(role), device=device)
 
-    def kept(self):
-        """Roles of what a forward keeps for its backward."""
+    def have(self, role, tensor):
+        """What the program would give, or has given."""
+        self._given[role] = tensor
+
+    def _kept(self):
         return [buffer.role for buffer in self.program.buffers if buffer.home == p.SAVED]
+
+    def results(self):
+        """Roles of what a forward gives and keeps for its backward."""
+        return [p.OUT, p.LSE, *self._kept()]
 
     def for_backward(self):
         """What backward is given of a forward, by role."""
         inputs = (p.OUT,) if self.grouped else (p.Q, p.K, p.V, p.OUT, p.LSE)
-        return {role: self._given[role] for role in (*inputs, *self.kept())}
+        return {role: self._given[role] for role in (*inputs, *self._kept())}
 
     # ---- memory
 
