@@ -11,6 +11,9 @@ namespace rueda::attention {
 namespace {
 
 constexpr uint64_t kWrong = 0x9e37;  // in the hash of a call whose arguments are wrong on one rank
+// In that of a backward: its messages must not be taken for those of a forward elsewhere, as where
+// one rank's backward computes a forward again.
+constexpr uint64_t kBackward = 0x5bd0;
 
 // Its messages and allreduces have names and tags that ordered groups have not.
 Result<engine::ProcessSetPtr> set_of(const engine::Runtime& runtime, uint32_t id) {
@@ -54,14 +57,17 @@ Status Engine::check_once(const AttentionPlan& plan, bool keeps_out) {
   return {};
 }
 
+Engine::Meeting Engine::meeting(const AttentionPlan& plan, bool backward) {
+  return {plan.rank, plan.spec.ranks, plan.report.hash ^ (backward ? kBackward : 0)};
+}
+
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, int threads,
-                              Body body, bool inline_call) {
+                              bool backward, Body body, bool inline_call) {
   for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
     RUEDA_RETURN_IF_ERROR(
         kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
   RUEDA_RETURN_IF_ERROR(check_once(plan, false));
-  return start(Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, threads,
-               std::move(body), inline_call);
+  return start(meeting(plan, backward), process_set, threads, std::move(body), inline_call);
 }
 
 Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
@@ -133,7 +139,7 @@ Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint3
                                 std::shared_ptr<Saved> saved, bool inline_call) {
   const AttentionPlan& known = *plan;
   return start(
-      known, process_set, threads,
+      known, process_set, threads, false,
       [plan = std::move(plan), tensors, saved = std::move(saved)](Link* link, const Means& means) {
         return attention::forward(*plan, link, means, tensors, saved.get());
       },
@@ -145,7 +151,7 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
                                  std::shared_ptr<const Saved> saved, bool inline_call) {
   const AttentionPlan& known = *plan;
   return start(
-      known, process_set, threads,
+      known, process_set, threads, true,
       [plan = std::move(plan), tensors, saved = std::move(saved)](Link* link, const Means& means) {
         return attention::backward(*plan, link, means, tensors, saved.get());
       },
@@ -155,15 +161,15 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
 Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backward,
                    const DeviceKernels& kernels, bool* under_way) {
   RUEDA_RETURN_IF_ERROR(check_once(plan, true));
-  RUEDA_ASSIGN_OR_RETURN(const CallPtr call,
-                         start(
-                             Meeting{plan.rank, plan.spec.ranks, plan.report.hash}, process_set, 1,
-                             [&](Link* link, const Means&) {
-                               const Status status = run_on_device(plan, backward, link, kernels);
-                               *under_way = !status.ok() && !link->idle();
-                               return status;
-                             },
-                             true));
+  RUEDA_ASSIGN_OR_RETURN(const CallPtr call, start(
+                                                 meeting(plan, backward), process_set, 1,
+                                                 [&](Link* link, const Means&) {
+                                                   const Status status =
+                                                       run_on_device(plan, backward, link, kernels);
+                                                   *under_way = !status.ok() && !link->idle();
+                                                   return status;
+                                                 },
+                                                 true));
   return call->status();
 }
 
@@ -181,10 +187,10 @@ Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int thread
     wrong = kernels_->check({spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
   if (wrong.ok()) wrong = check_own(spec);
   // The others are told by a message that is none of theirs.
-  const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
+  const Meeting asked{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
   const bool inline_call = spec.ranks == 1;
   return start(
-      meeting, process_set, threads,
+      asked, process_set, threads,
       [spec = std::move(spec), wrong = std::move(wrong), tensors](Link* link, const Means& means) {
         if (wrong.ok()) return attention::decode(spec, link, means, tensors);
         for (Rank peer = 0; peer < spec.ranks; ++peer) {

@@ -78,8 +78,9 @@ class Engine {
     Rank rank, ranks;
     uint64_t hash;
   };
-  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, int threads, Body body,
-                        bool inline_call);
+  static Meeting meeting(const AttentionPlan& plan, bool backward);
+  Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, int threads, bool backward,
+                        Body body, bool inline_call);
   Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
                         bool inline_call);
   int threads_of(int asked) const;

@@ -2,10 +2,12 @@
 
 import pytest
 import rueda.attention as ra
+import rueda.torch as hvd
 import torch
 from attention_oracle import LENGTH, inputs
 from expect import raises
 from rueda.torch import _compiler
+from torch.utils.checkpoint import checkpoint
 from worlds import ranks, results, run_ranks
 
 WORLD = "compile"
@@ -91,6 +93,41 @@ def test_modules_are_one_graph_and_give_the_same_bits():
         results.append(outputs_and_gradients(function, [x]))
         results[-1][1].extend(p.grad.clone() for p in layers.parameters())
     expect_same(*results)
+
+
+def sent():
+    found = hvd.counters()
+    return found["shm_bytes"] + found["tcp_bytes"] + found["mpi_bytes"]
+
+
+def counted(function, x, run=outputs_and_gradients):
+    """Outputs and gradients, and the bytes of messages that this rank has sent."""
+    before = sent()
+    return run(function, [x]), sent() - before
+
+
+@ranks(2)
+def test_what_is_kept_for_backward_is_what_save_says():
+    random = torch.Generator().manual_seed(1)
+    x = ra.shard_sequence(torch.randn(2, LENGTH, EMBED, generator=random), layout="zigzag")
+
+    def layer_of(save):
+        torch.manual_seed(3)
+        layer = ra.RingAttention(EMBED, HEADS, causal=True, layout="zigzag", save=save)
+        return lambda x: layer(x, length=LENGTH)
+
+    plain = layer_of(None)
+    expected, count = counted(lambda x: [plain(x)], x)
+    with torch.no_grad():
+        forward = counted(plain, x, lambda f, xs: f(*xs))[1]
+    assert 0 < forward < count
+    again, kept = compiled(layer_of("qkv")), compiled(layer_of("out+lse"))
+    ways = [(again, forward), (kept, 0)]
+    ways += [(lambda x, how=how: checkpoint(kept, x, use_reentrant=how), 0) for how in (False, True)]
+    for way, more in ways:
+        graph, graph_count = counted(lambda x, way=way: [way(x)], x)
+        expect_same(graph, expected)
+        assert graph_count == count + more
 
 
 @ranks(2)

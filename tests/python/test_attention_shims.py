@@ -280,6 +280,9 @@ def test_models_of_transformers_compute_with_the_ring():
         attend(layer, *heads_first, torch.tensor([[0, 1]]))
     with raises(ValueError, "equal parts"):
         update_ring_flash_attn_params([0, 63])
+    substitute_hf_flash_attn(None, 1, save="lse")
+    with raises(ValueError, "save is 'lse'"):
+        attend(layer, *heads_first, None)
     del neutral.flash._flash_attention_forward, neutral.utils.ALL_ATTENTION_FUNCTIONS
     with raises(ValueError, "4.40 or newer"):
         substitute_hf_flash_attn(None, 1)

@@ -164,6 +164,43 @@ def test_inside_of_loops_checkpoints_and_beside_collectives():
             np.testing.assert_allclose(ours, other, rtol=1e-5)
 
 
+@ranks(2, 3)
+def test_what_is_kept_for_backward_is_what_save_says():
+    import jax
+    import jax.numpy as jnp
+    import rueda
+    import rueda.jax as hvd
+
+    def sent():
+        found = rueda.counters()
+        return found["shm_bytes"] + found["tcp_bytes"] + found["mpi_bytes"]
+
+    arrays, _ = shares(hvd.rank(), hvd.size())
+    q, k, v, dout = map(jnp.asarray, arrays)
+    for call in (hvd.attention.ring_attention, hvd.attention.ulysses_attention):
+        begin = sent()
+        jax.block_until_ready(call(q, k, v, causal=True))
+        forward, expected = sent() - begin, None
+        for save in (None, "out+lse", "qkv"):
+            for wrap in (lambda f: f, jax.checkpoint):
+
+                @jax.jit
+                def both(q, k, v, save=save, call=call, wrap=wrap):
+                    out, back = jax.vjp(wrap(lambda q, k, v: call(q * 2, k, v, causal=True, save=save) * 2), q, k, v)
+                    return out, *back(dout)
+
+                begin = sent()
+                found = jax.block_until_ready(both(q, k, v))
+                count = sent() - begin
+                if expected is None:
+                    expected, plain = found, count
+                for ours, other in zip(found, expected):
+                    np.testing.assert_array_equal(ours, other)
+                assert count == plain + forward * (save == "qkv"), (save, wrap)
+        many = jax.vmap(jax.grad(lambda q, call=call: (call(q, k, v, save="qkv") * dout).sum()))(jnp.stack([q, 2 * q]))
+        np.testing.assert_array_equal(many[1], jax.grad(lambda q, call=call: (call(q, k, v) * dout).sum())(2 * q))
+
+
 @ranks(2)
 def test_independent_calls_keep_their_order():
     """Two that fit each other's tensors: exchanged, they would give wrong numbers and no error."""

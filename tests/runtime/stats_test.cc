@@ -169,7 +169,8 @@ TEST_CASE("what counting takes", "[.][stats]") {
   engine::BlockedClock clock;
   clock.show(&counted.page->waiting_since, &counted.page->waiting_ns);
   const double batch = nanoseconds([&] {
-    counted.stats.batch_ended(CollectiveKind::kAllreduce, counted.stats.batch_begun(), 3, 300, true);
+    counted.stats.batch_ended(CollectiveKind::kAllreduce, counted.stats.batch_begun(), 3, 300,
+                              true);
   });
   const double wait = nanoseconds([&] { const engine::BlockedClock::Blocked waits(&clock); });
   std::printf("a batch %.0f ns, a wait %.0f ns\n", batch, wait);

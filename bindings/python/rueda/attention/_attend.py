@@ -81,20 +81,24 @@ def _check(q, k, v):
 _OF_THE_TENSORS = "batch heads kv_heads head_dim dtype window scale kv_wire softcap alibi_slopes".split()
 
 
-def _check_options(window_size, softmax_scale, process_set, threads, spec):
+def _check_options(window_size, softmax_scale, process_set, threads, save, spec):
     for name in spec:
         if name in Spec._fields and name not in _OF_THE_TENSORS:
             continue
         raise TypeError(
             f"attention has no option {name!r}; there are causal, window_size, layout, softmax_scale, "
             "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
-            "compression, softcap, alibi_slopes"
+            "compression, softcap, alibi_slopes, save"
         )
     _groups.require(process_set)
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
     if not isinstance(threads, int) or threads < 0:
         raise ValueError(f"threads is {threads!r}, expected how many compute; 0: this host's share")
+    if save not in (None, "qkv", "out+lse"):
+        raise ValueError(
+            f"save is {save!r}, expected 'qkv' (backward computes out and lse again), 'out+lse' (checkpointing does not) or None"
+        )
     if softmax_scale is not None and not softmax_scale:
         raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
@@ -102,7 +106,7 @@ def _check_options(window_size, softmax_scale, process_set, threads, spec):
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
            window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
            chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, softcap=0.0, alibi_slopes=None,
-           **spec):  # fmt: skip
+           save=None, **spec):  # fmt: skip
     process_set = _groups.given(process_set)
     module = framework(q)
     heads_first = qkv_format == "bhsd"
@@ -113,7 +117,7 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     _check(q, k, v)
     if module.is_compiling() and hasattr(alibi_slopes, "tolist"):
         raise ValueError("under torch.compile alibi_slopes is a tuple of numbers, as in tuple(slopes.tolist())")
-    _check_options(window_size, softmax_scale, process_set, threads, spec)
+    _check_options(window_size, softmax_scale, process_set, threads, save, spec)
     left, right = window_size
     options = {
         "rotate_forward": rotate,
@@ -134,12 +138,12 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     if module.is_compiling():
         if async_op:
             raise ValueError("async_op is not possible under torch.compile")
-        out, lse = module.graph.attention(q, k, v, length, process_set, threads, options)
+        out, lse = module.graph.attention(q, k, v, length, process_set, threads, save, options)
         call = None
     else:
         plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
-            plan, q, k, v, threads_of(threads, process_set), not async_op, process_set
+            plan, q, k, v, threads_of(threads, process_set), save, not async_op, process_set
         )
     if heads_first:
         out = module.heads_second(out)

@@ -21,7 +21,7 @@ class Saved:
 
 
 class Call:
-    """A call under way. Its tensors (``keep``) are held until it has ended, also when it is dropped."""
+    """A call under way. Its tensors (``keep``) are held until it has ended and was waited for, also when it is dropped."""
 
     def __init__(self, pointer, keep):
         self._request = Request(pointer.value)
@@ -34,6 +34,7 @@ class Call:
     def wait(self, seconds=None):
         """Until it has ended; raises how it failed, or DeadlineExceeded after ``seconds``."""
         self._request.wait(seconds)
+        self._keep = None
 
     def abort(self):
         """Ends it on this rank soon; what it would have written is unspecified."""
@@ -62,12 +63,12 @@ def _context(plan):
     return None if plan.local else runtime.require_context()
 
 
-def start_forward(plan, threads, q, k, v, out, lse, keep):
-    """Addresses; returns (Call, Saved)."""
+def start_forward(plan, threads, q, k, v, out, lse, keep, saves=True):
+    """Addresses; returns (Call, Saved). Without ``saves`` nothing is kept for a backward."""
     pointer, saved, error = ctypes.c_void_p(), Saved(), _ffi.Error()
     code = _lib.rueda_attention_forward(
         _context(plan), plan.pointer, plan.process_set_id, threads, q, k, v, out, lse,
-        ctypes.byref(saved.pointer), ctypes.byref(pointer), ctypes.byref(error),
+        ctypes.byref(saved.pointer) if saves else None, ctypes.byref(pointer), ctypes.byref(error),
     )  # fmt: skip
     if code != _ffi.OK:
         raise _ffi.exception(code, error)

@@ -15,15 +15,15 @@ from rueda.attention._layouts import places
 from rueda.attention._lengths import length_of, plan_for, threads_of
 from rueda.torch._operations import id_in_graph, operation
 
-_settings = []  # (process set id, threads, options as pairs)
+_settings = []  # (process set id, threads, what is saved, options as pairs)
 _numbers = {}
 _kept = weakref.WeakValueDictionary()
 
 
 @torch._dynamo.assume_constant_result
-def _number_of(set_id, threads, options):
+def _number_of(set_id, threads, save, options):
     """The number of these settings, while compiling; they are guarded by who called."""
-    settings = (set_id, threads, options)
+    settings = (set_id, threads, save, options)
     if settings not in _numbers:
         _numbers[settings] = len(_settings)
         _settings.append(settings)
@@ -41,8 +41,12 @@ class _Saved(ctypes.Structure):
         _kept[id(self)] = self
 
 
+def _saves(number):
+    return _settings[number][2]
+
+
 def _plan(q, k, length, number):
-    set_id, threads, options = _settings[number]
+    set_id, threads, _, options = _settings[number]
     process_set = _groups.of_id(set_id)
     plan = plan_for(
         tuple(q.shape), tuple(k.shape), _tensors.name_of(q), length, process_set, dict(options)
@@ -51,31 +55,33 @@ def _plan(q, k, length, number):
 
 
 @operation(
-    "(Tensor? dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor kept, "
+    "(Tensor? dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, Tensor? kept, "
     "SymInt? length, int number) -> Tensor[]",
     lambda dout, dlse, q, k, v, *_: [torch.empty_like(x).contiguous() for x in (q, k, v)],
 )
 def _attention_backward(dout, dlse, q, k, v, out, lse, kept, length, number):
     plan, threads = _plan(q, k, length, number)
-    known = _kept.get(kept.item())
+    known = None if kept is None else _kept.get(kept.item())
+    tensors = [x.detach() for x in (q, k, v, out, lse) if x is not None]
     if device.takes(q):
-        if known is None:
+        if known is None and kept is not None:
             raise RuntimeError("attention: what its forward kept for its backward is gone: the graph must be run whole")
-        return device.backward(plan, known.call_saved, *(x.detach() for x in (q, k, v, out, lse)), dout, dlse)
-    tensors = [x.detach().contiguous() for x in (q, k, v, out, lse)]
+        return device.backward(plan, None if known is None else known.call_saved, tensors, dout, dlse)
+    tensors = [x.contiguous() for x in tensors]
     saved = Saved() if known is None else known.call_saved
     return list(_tensors.backward(plan, threads, saved, tensors, dout, dlse))
 
 
 def _setup(ctx, inputs, output):
     q, k, v, ctx.length, ctx.number = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    ctx.save_for_backward(q, k, v, *(() if _saves(ctx.number) == "qkv" else output))
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)  # a gradient of lse that nobody asked for would need other kernels
 
 
 def _gradient(ctx, grads):
-    own = _attention_backward(grads[0], grads[1], *ctx.saved_tensors, ctx.length, ctx.number)
+    given = (*ctx.saved_tensors, None, None, None)[:6]
+    own = _attention_backward(grads[0], grads[1], *given, ctx.length, ctx.number)
     return own[0], own[1], own[2], None, None
 
 
@@ -96,15 +102,15 @@ def _shapes(q, k, v, *_):
 def _attention(q, k, v, length, number):
     plan, threads = _plan(q, k, length, number)
     if device.takes(q):
-        out, lse, saved = device.forward(plan, *(x.detach() for x in (q, k, v)))
+        out, lse, saved = device.forward(plan, _saves(number), *(x.detach() for x in (q, k, v)))
     else:
-        call, saved, (*_, out, lse) = _tensors.forward(plan, threads, q, k, v)
+        call, saved, (*_, out, lse) = _tensors.forward(plan, threads, _saves(number), q, k, v)
         call.wait()
     return [out, lse, torch.frombuffer(_Saved(saved), dtype=torch.int64)]
 
 
-def attention(q, k, v, length, process_set, threads, options):
-    number = _number_of(id_in_graph(process_set), threads, tuple(options.items()))
+def attention(q, k, v, length, process_set, threads, save, options):
+    number = _number_of(id_in_graph(process_set), threads, save, tuple(options.items()))
     out, lse, _ = _attention(q, k, v, length, number)
     return out, lse
 

@@ -25,9 +25,9 @@ def options_of(q, options):
     return options
 
 
-def attention(plan, q, k, v, threads, wait, process_set):
+def attention(plan, q, k, v, threads, save, wait, process_set):
     """(out, lse, call); JAX knows when they are there."""
-    return *_attention.attention(plan, threads, q, k, v), Ended()
+    return *_attention.attention(plan, threads, save, q, k, v), Ended()
 
 
 def take(full, layout, axis, process_set):

@@ -26,7 +26,7 @@ def options_of(q, options):
     return options
 
 
-def attention(plan, q, k, v, threads, wait, process_set):
+def attention(plan, q, k, v, threads, save, wait, process_set):
     q, k, v = (np.ascontiguousarray(x) for x in (q, k, v))
     out = np.empty_like(q)
     lse = np.empty((q.shape[0], q.shape[2], q.shape[1]), np.float32)

@@ -2,40 +2,35 @@
 
 import torch
 
-from rueda import _replay
 from rueda import torch as hvd
-from rueda.attention import _calls
+from rueda.attention import _calls, _kept
 
 
 def name_of(tensor):
     return str(tensor.dtype).replace("torch.", "")
 
 
-def forward(plan, threads, q, k, v):
-    """Starts a forward on detached tensors: (call, saved, tensors that backward needs)."""
+def forward(plan, threads, save, q, k, v):
+    """Starts a forward on detached tensors: (call, saved, (q, k, v, out, lse))."""
     q, k, v = (x.detach().contiguous() for x in (q, k, v))
-    if _replay.entered and not plan.local:
-        out, lse, saved = _replay.once("attention", lambda: _finished(plan, threads, q, k, v))
-        return _calls.Ended(), saved, (q, k, v, out, lse)
-    return _start(plan, threads, q, k, v)
+    call, saved, out, lse = _kept.once(plan, save, lambda: _start(plan, threads, save != "qkv", q, k, v))
+    return call, saved, (q, k, v, out, lse)
 
 
-def _start(plan, threads, q, k, v):
+def _start(plan, threads, saves, q, k, v):
     out = torch.empty_like(q)
     lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
     tensors = (q, k, v, out, lse)
-    call, saved = _calls.start_forward(plan, threads, *(x.data_ptr() for x in tensors), tensors)
-    return call, saved, tensors
-
-
-def _finished(*arguments):
-    call, saved, (*_, out, lse) = _start(*arguments)
-    call.wait()
-    return out, lse, saved
+    call, saved = _calls.start_forward(plan, threads, *(x.data_ptr() for x in tensors), tensors, saves)
+    return call, saved, out, lse
 
 
 def backward(plan, threads, saved, tensors, dout, dlse):
-    """The gradients of q, k, v; those of out and lse may be None."""
+    """The gradients of q, k, v; those of out and lse may be None. Of ``tensors`` that are q, k and v alone, the rest is computed again."""
+    if len(tensors) == 3:
+        call, saved, *results = _start(plan, threads, True, *tensors)
+        call.wait()
+        tensors = (*tensors, *results)
     q, k, v, out, _ = tensors
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
     if dlse is not None:

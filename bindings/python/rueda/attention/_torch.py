@@ -32,13 +32,13 @@ class _Attention(torch.autograd.Function):
     """(q, k, v) -> (out, lse); both have gradients. ``started`` receives the call."""
 
     @staticmethod
-    def forward(ctx, plan, threads, wait, started, q, k, v):
-        ctx.call, ctx.saved, tensors = forward(plan, threads, q, k, v)
+    def forward(ctx, plan, threads, save, wait, started, q, k, v):
+        ctx.call, ctx.saved, tensors = forward(plan, threads, save, q, k, v)
         if wait:
             ctx.call.wait()
         started.append(ctx.call)
         ctx.plan, ctx.threads = plan, threads
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*(tensors[:3] if save == "qkv" else tensors))
         ctx.set_materialize_grads(False)
         return tensors[3], tensors[4]
 
@@ -49,7 +49,7 @@ class _Attention(torch.autograd.Function):
             grads = backward(ctx.plan, ctx.threads, ctx.saved, ctx.saved_tensors, dout, dlse)
         if torch.is_grad_enabled():  # create_graph=True
             grads = _First.apply(torch.empty(0, requires_grad=True), *grads)
-        return None, None, None, None, *grads
+        return None, None, None, None, None, *grads
 
 
 class _First(torch.autograd.Function):
@@ -64,12 +64,12 @@ class _First(torch.autograd.Function):
         raise RuntimeError("rueda: attention has no second derivatives, only first ones: leave out create_graph=True")
 
 
-def attention(plan, q, k, v, threads, wait, process_set):
+def attention(plan, q, k, v, threads, save, wait, process_set):
     """(out, lse, call); without ``wait`` the first two are filled when the call has ended."""
     if device.takes(q):
-        return *device.attend(plan, q, k, v), Ended()
+        return *device.attend(plan, save, q, k, v), Ended()
     started = []
-    out, lse = _Attention.apply(plan, threads, wait, started, q, k, v)
+    out, lse = _Attention.apply(plan, threads, save, wait, started, q, k, v)
     return out, lse, started[0]
 
 

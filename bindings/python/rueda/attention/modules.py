@@ -149,11 +149,11 @@ class _Attention(nn.Module):
 
 class RingAttention(_Attention):
     """`ring_attention`. Keywords: ``causal``, ``layout``, ``window_size``, ``softmax_scale``, ``rotate``,
-    ``chunk_tokens``, ``compression``, ``threads``, ``softcap``, ``alibi_slopes``; with embed_dim also ``kv_heads``, ``bias``."""
+    ``chunk_tokens``, ``compression``, ``threads``, ``softcap``, ``alibi_slopes``, ``save``; with embed_dim also ``kv_heads``, ``bias``."""
 
     _function = staticmethod(_functions.ring_attention)
     _options = frozenset(
-        "window_size softmax_scale rotate chunk_tokens compression threads softcap alibi_slopes".split()
+        "window_size softmax_scale rotate chunk_tokens compression threads softcap alibi_slopes save".split()
     )
 
     def __init__(self, embed_dim=None, num_heads=None, *, kv_heads=None, causal=False,
@@ -177,20 +177,20 @@ class UlyssesAttention(RingAttention):
     """`ulysses_attention`, with `RingAttention`'s arguments."""
 
     _function = staticmethod(_functions.ulysses_attention)
-    _options = frozenset("window_size softmax_scale threads softcap alibi_slopes".split())
+    _options = frozenset("window_size softmax_scale threads softcap alibi_slopes save".split())
 
 
 class RingDilatedAttention(_Attention):
     """`ring_dilated_attention`: LongNet's, (batch, tokens of this rank, heads, head_dim).
 
     ``head_groups="split"`` gives each pair heads of its own. ``softmax_scale``, ``head_offset`` and
-    ``threads``, ``softcap`` and ``alibi_slopes`` as there.
+    ``threads``, ``softcap``, ``alibi_slopes`` and ``save`` as there.
     """
 
     def __init__(self, segment_lengths, dilation_rates, dropout=0.0, *, causal=False,
                  layout="contiguous", ring_size=None, process_set=None, softmax_scale=None,
                  head_offset="mod", head_groups="all", threads=0, softcap=0.0, alibi_slopes=None,
-                 embed_dim=None, num_heads=None, kv_heads=None, bias=True, layer_norm=False,
+                 save=None, embed_dim=None, num_heads=None, kv_heads=None, bias=True, layer_norm=False,
                  layer_norm_eps=1e-5, gamma_init=1.0,
                  device=None, dtype=None, **rest):  # fmt: skip
         self._pairs(segment_lengths, dilation_rates)
@@ -201,7 +201,7 @@ class RingDilatedAttention(_Attention):
             options={
                 "softmax_scale": softmax_scale, "head_offset": head_offset,
                 "head_groups": head_groups, "threads": threads, "softcap": softcap,
-                "alibi_slopes": alibi_slopes,
+                "alibi_slopes": alibi_slopes, "save": save,
             },
             rest={"dropout": dropout, **rest},
         )  # fmt: skip
@@ -379,7 +379,8 @@ class BlockSparseRingDilatedAttention(RingDilatedAttention):
             head_offset=self.options["head_offset"],
             split_heads=self.options["head_groups"] == "split",
             softmax_scale=self.options["softmax_scale"], threads=self.options["threads"],
-            softcap=self.options["softcap"], alibi_slopes=self.options["alibi_slopes"], **options,
+            softcap=self.options["softcap"], alibi_slopes=self.options["alibi_slopes"],
+            save=self.options["save"], **options,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import importlib
 import rueda.attention as ra
 from rueda.common.process_sets import global_process_set
 
-_state = {"process_set": None, "ends": None}
+_state = {"process_set": None, "ends": None, "save": None}
 
 
 def update_ring_flash_attn_params(cu_seqlens, process_group=None):
@@ -33,7 +33,7 @@ def update_ring_flash_attn_params(cu_seqlens, process_group=None):
 def _attend(query, key, value, causal, scale, window, softcap):
     """(batch, tokens, heads, head_dim)."""
     ends, process_set = _state["ends"], _state["process_set"]
-    options = {"causal": causal, "softmax_scale": scale, "process_set": process_set, "softcap": softcap}
+    options = {"causal": causal, "softmax_scale": scale, "process_set": process_set, "softcap": softcap, "save": _state["save"]}
     if window is not None:
         options["window_size"] = (window - 1, 0 if causal else window - 1)
     if ends is None:
@@ -73,7 +73,7 @@ def _flash_forward(query_states, key_states, value_states, attention_mask, query
     return _attend(query_states, key_states, value_states, is_causal, softmax_scale, sliding_window, softcap)
 
 
-def substitute_hf_flash_attn(process_group=None, heads_k_stride=1):
+def substitute_hf_flash_attn(process_group=None, heads_k_stride=1, *, save=None):
     """Models of transformers compute with rueda's ring from now on.
 
     Those that are loaded with ``attn_implementation="flash_attention_2"``, and, where transformers has an
@@ -86,6 +86,8 @@ def substitute_hf_flash_attn(process_group=None, heads_k_stride=1):
         The ranks that share a sequence; None: all.
     heads_k_stride : int
         How many heads travel at once there; rueda moves what is needed when it is needed. No effect.
+    save : None, "qkv" or "out+lse"
+        What is kept for backward. "out+lse": for models with ``gradient_checkpointing_enable()``.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def substitute_hf_flash_attn(process_group=None, heads_k_stride=1):
     ValueError
         It has neither of the two places where attention is put in.
     """
-    _state["process_set"] = process_group
+    _state.update(process_set=process_group, save=save)
     places = 0
     importlib.import_module("transformers")
     try:

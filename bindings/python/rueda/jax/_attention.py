@@ -2,7 +2,8 @@
 
 A call follows a plan of `rueda.attention`, which the program refers to by its address. Ranks make their calls
 in the same order, which is that of the program: an effect of their own has them pass on a token. What a
-forward keeps for its backward is one more array of bytes, which there is where gradients are wanted.
+forward keeps for its backward is one more array of bytes, which there is where gradients are wanted;
+with ``again`` (``save="qkv"``) the backward runs its forward first, which makes it there.
 """
 
 import functools
@@ -39,13 +40,13 @@ _NONE = (-1, -1)  # place of a call that needs no job
 _lowered = set()  # plans of programs, which may be run as long as the process lives
 
 
-def attention(plan, threads, q, k, v):
+def attention(plan, threads, save, q, k, v):
     """(out, lse). Starts nothing on other ranks before the program runs."""
     place = _NONE
     if not plan.local:
         _library.attach()
         place = runtime.place.rank, runtime.place.size
-    return forward_p.bind(q, k, v, plan=plan, keeps=False, threads=threads, place=place)
+    return forward_p.bind(q, k, v, plan=plan, keeps=False, threads=threads, place=place, again=save == "qkv")
 
 
 def _primitive(name, shapes):
@@ -84,20 +85,26 @@ def _jvp(primals, tangents, *, keeps, **settings):
     if all(type(each) is ad.Zero for each in tangents):
         results = forward_p.bind(*primals, keeps=keeps, **settings)
         return results, _zeros(results)
+    if settings["again"]:
+        results = forward_p.bind(*primals, keeps=keeps, **settings)
+        moved = tangent_p.bind(*map(ad.instantiate_zeros, tangents), *primals, **settings)
+        return results, [*moved, *_zeros(results[2:])]
     out, lse, kept = forward_p.bind(*primals, keeps=True, **settings)
     moved = tangent_p.bind(*map(ad.instantiate_zeros, tangents), *primals, out, lse, kept, **settings)
     return ([out, lse, kept], [*moved, *_zeros([kept])]) if keeps else ([out, lse], moved)
 
 
-def _transpose(cotangents, *operands, **settings):
+def _transpose(cotangents, *operands, again, **settings):
     dout, dlse = cotangents
     residuals = operands[3:]
+    if again:  # they are q, k and v alone
+        residuals = [*residuals, *forward_p.bind(*residuals, keeps=True, again=again, **settings)]
     dlse = () if type(dlse) is ad.Zero else (dlse,)
     out = residuals[3]
     dout = jnp.zeros(out.shape, out.dtype) if type(dout) is ad.Zero else dout
     grads = backward_p.bind(dout, *residuals, *dlse, **settings)
     wanted = [g if ad.is_undefined_primal(x) else None for g, x in zip(grads, operands)]
-    return [*wanted, *(None for _ in residuals)]
+    return [*wanted, *(None for _ in operands[3:])]
 
 
 ad.primitive_jvps[forward_p] = _jvp
@@ -138,7 +145,7 @@ for each in (forward_p, backward_p, tangent_p):
     batching.primitive_batchers[each] = functools.partial(_batch, each)
 
 
-def _lower(ctx, *operands, plan, threads, place, is_backward, keeps=False):
+def _lower(ctx, *operands, plan, threads, place, is_backward, keeps=False, again=False):
     require_one_device(ctx.module_context)
     _lowered.add(plan)
     rule = jax.ffi.build_ffi_lowering_function(_library.ATTENTION, has_side_effect=True)

@@ -59,9 +59,17 @@ class Rank:
         for role in roles:
             self._given[role] = torch.empty(self.shape_of(role), dtype=self.dtype_of(role), device=device)
 
+    def have(self, role, tensor):
+        """What the program would give, or has given."""
+        self._given[role] = tensor
+
     def kept(self):
-        """Roles of what a forward keeps for its backward."""
+        """Roles of what a forward keeps for its backward beside its inputs and results."""
         return [buffer.role for buffer in self.program.buffers if buffer.home == p.SAVED]
+
+    def results(self):
+        """Roles of what a forward gives and keeps for its backward."""
+        return [p.OUT, p.LSE, *self.kept()]
 
     def for_backward(self):
         """What backward is given of a forward, by role."""

@@ -4,6 +4,8 @@ import functools
 
 import torch
 
+from rueda.attention import _kept
+from rueda.attention._calls import Ended
 from rueda.attention._layouts import position_ids
 from rueda.attention._plans import AttentionPlan, slopes_of, softcap_of
 from rueda.attention.device import _program as p
@@ -31,16 +33,26 @@ def options_of(options):
     return {**options, **rotations, "chunk_tokens": options.get("chunk_tokens") or _WHOLE}
 
 
-def _forward(ran, plans, qkv):
-    """The `Rank` of each plan, whose forward pass the current stream has been given. ``ran`` is told what each has sent."""
-    first = qkv[0][0]
+def _forward(ran, plans, save, tensors):
+    """The `Rank` of each plan, whose forward pass the current stream has been given, or which has what it gave before. ``ran`` is told
+    what each has sent; ``tensors``: all q, all k, all v."""
+    n, first = len(plans), tensors[0]
     choose = Chosen(first, scores=scores_of(plans[0], first.device))
-    ranks = []
-    for plan, three in zip(plans, qkv):
-        rank = Rank(plan, False, dict(zip((p.Q, p.K, p.V), three)), choose)
-        rank.make(p.OUT, p.LSE, *rank.kept())
-        ranks.append(rank)
-    ran(run(ranks, first))
+    ranks = [
+        Rank(plan, False, dict(zip((p.Q, p.K, p.V), qkv)), choose)
+        for plan, *qkv in zip(plans, tensors[:n], tensors[n : 2 * n], tensors[2 * n :])
+    ]
+    places = [(rank, role) for rank in ranks for role in rank.results()]
+
+    def compute():
+        for rank in ranks:
+            rank.make(*rank.results())
+        ran(run(ranks, first))
+        return Ended(), None, *(rank.tensor(role) for rank, role in places)
+
+    _, _, *results = _kept.once(plans[0], save, compute)
+    for (rank, role), tensor in zip(places, results):
+        rank.have(role, tensor)
     return ranks
 
 
@@ -64,24 +76,27 @@ class _Attention(torch.autograd.Function):
     """q, k, v of each plan's rank -> out of each, lse of each. ``ran`` is told what each rank has sent."""
 
     @staticmethod
-    def forward(ctx, ran, plans, *tensors):
-        n = len(plans)
+    def forward(ctx, ran, plans, save, *tensors):
         tensors = [x.detach() for x in tensors]
-        ranks = _forward(ran, plans, [*zip(tensors[:n], tensors[n : 2 * n], tensors[2 * n :])])
+        ranks = _forward(ran, plans, save, tensors)
         # What backward is given: of whole heads those that were exchanged, in place of the caller's.
         saved = [rank.for_backward() for rank in ranks]
-        ctx.ran, ctx.plans, ctx.roles = ran, plans, [list(each) for each in saved]
-        ctx.save_for_backward(*(x for each in saved for x in each.values()))
+        ctx.ran, ctx.plans, ctx.roles = ran, plans, save != "qkv" and [list(each) for each in saved]
+        ctx.save_for_backward(*(x for each in saved for x in each.values()) if ctx.roles else tensors)
         ctx.set_materialize_grads(False)
         return *(rank.tensor(p.OUT) for rank in ranks), *(rank.tensor(p.LSE) for rank in ranks)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
-        n, tensors = len(ctx.plans), iter(ctx.saved_tensors)
-        given = [{role: next(tensors) for role in roles} for roles in ctx.roles]
+        n, tensors = len(ctx.plans), ctx.saved_tensors
+        if ctx.roles:
+            tensors = iter(tensors)
+            given = [{role: next(tensors) for role in roles} for roles in ctx.roles]
+        else:
+            given = [rank.for_backward() for rank in _forward(ctx.ran, ctx.plans, None, tensors)]
         ranks = _backward(ctx.ran, ctx.plans, given, grads[:n], grads[n:])
-        return None, None, *(rank.tensor(role) for role in (p.DQ, p.DK, p.DV) for rank in ranks)
+        return None, None, None, *(rank.tensor(role) for role in (p.DQ, p.DK, p.DV) for rank in ranks)
 
 
 def _nobody(sent):
@@ -95,20 +110,25 @@ def _plans(spec):
     return [AttentionPlan(rank=rank, **fields) for rank in range(fields["ranks"])]
 
 
-def attend(plan, q, k, v):
+def attend(plan, save, q, k, v):
     """(out, lse) of this rank of the plan's process set, whose ranks all call it."""
-    return _Attention.apply(_nobody, [plan], q, k, v)
+    return _Attention.apply(_nobody, [plan], save, q, k, v)
 
 
-def forward(plan, q, k, v):
+def forward(plan, save, q, k, v):
     """For a graph, whose tensors have no gradients of their own: (out, lse, what `backward` is given beside these and q, k, v)."""
-    (rank,) = _forward(_nobody, [plan], [(q, k, v)])
+    (rank,) = _forward(_nobody, [plan], save, [q, k, v])
     return rank.tensor(p.OUT), rank.tensor(p.LSE), {role: rank.tensor(role) for role in rank.kept()}
 
 
-def backward(plan, kept, q, k, v, out, lse, dout, dlse):
-    """(dq, dk, dv). ``dout`` and ``dlse`` may be None; where ``dlse`` is, libraries' kernels can be used."""
-    given = {**kept, **dict(zip((p.Q, p.K, p.V, p.OUT, p.LSE), (q, k, v, out, lse)))}
+def backward(plan, kept, tensors, dout, dlse):
+    """(dq, dk, dv). ``tensors``: q, k, v, and out and lse or, where ``kept`` is None, these are computed again. ``dout`` and ``dlse``
+    may be None; where ``dlse`` is, libraries' kernels can be used."""
+    if kept is None:
+        (rank,) = _forward(_nobody, [plan], None, tensors)
+        given = rank.for_backward()
+    else:
+        given = {**kept, **dict(zip((p.Q, p.K, p.V, p.OUT, p.LSE), tensors))}
     (rank,) = _backward(_nobody, [plan], [given], [dout], [dlse])
     return [rank.tensor(role) for role in (p.DQ, p.DK, p.DV)]
 
@@ -150,11 +170,11 @@ class VirtualRing:
 
     def attention(self, q, k, v, *, return_lse=False, window_size=(-1, -1), softmax_scale=None,
                   compression=None, block_mask=None, ulysses_degree=1, softcap=0.0, alibi_slopes=None,
-                  **options):  # fmt: skip
+                  save=None, **options):  # fmt: skip
         """The outputs of all ranks (and log-sum-exps), from lists of q, k, v; differentiable.
 
         Options: ``causal``, ``layout``, ``rotate_forward``, ``rotate_backward``, ``gather_first``, ``chunk_tokens``, ``cu_seqlens``, ``cu_seqlens_k``,
-        ``per_sequence``, ``segment_lengths``, ``dilation_rates``, ``head_offset``, ``split_heads``; those of
+        ``per_sequence``, ``save``, ``segment_lengths``, ``dilation_rates``, ``head_offset``, ``split_heads``; those of
         the functions of `rueda.attention` that have them.
         """
         if not len(q) == len(k) == len(v) == self.ranks:
@@ -179,7 +199,7 @@ class VirtualRing:
                     f"rank {rank} has {q[rank].shape[1]} queries and {k[rank].shape[1]} keys, its layout gives it "
                     f"{plan.tokens} and {plan.keys}; use shard with the same layout"
                 )
-        results = _Attention.apply(self._ran, plans, *q, *k, *v)
+        results = _Attention.apply(self._ran, plans, save, *q, *k, *v)
         outs, lses = list(results[: self.ranks]), list(results[self.ranks :])
         return (outs, lses) if return_lse else outs
 
