@@ -46,8 +46,8 @@ struct DecodeShares {
   int64_t results_bytes() const { return (results_travel() ? s.ranks : 1) * result_stride(); }
 };
 
-// Keys of one sequence on this rank that queries may see: places [begin, end), of which a query sees
-// those within `left` tokens before it (-1: all). All queries see [begin, common).
+// Keys of one sequence on this rank that queries may see: places [begin, end), of which a query
+// sees those within `left` tokens before it (-1: all). All queries see [begin, common).
 struct DecodeSpan {
   int64_t sequence, begin, end, left, common;
 };

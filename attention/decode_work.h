@@ -1,5 +1,6 @@
-// What a decode is run over: the memory and the work of one rank. On the CPU both are done when they
-// say so. On a GPU they are given to a stream, as the messages are, and the host waits for neither.
+// What a decode is run over: the memory and the work of one rank. On the CPU both are done when
+// they say so. On a GPU they are given to a stream, as the messages are, and the host waits for
+// neither.
 #pragma once
 
 #include "attention/decode.h"

@@ -865,10 +865,10 @@ RUEDA_API int32_t rueda_attention_decode_run(rueda_context* context,
                                              int32_t* under_way, rueda_error* error);
 /* What those kernels compute on a rank. Rows are numbered (sequence, query, head). ranks + 1
  * numbers: the first row that each rank merges, and the number of rows; one: how many bytes after
- * each other ranks' results begin in slot 3; then RUEDA_ATTENTION_SPAN_NUMBERS for each span of keys
- * here: its sequence, its places [begin, end), `left` of its window (-1: none), and up to which
- * place all queries see it. Returns how many numbers there are, of which the first `count` are
- * filled in; -1 for a wrong spec. */
+ * each other ranks' results begin in slot 3; then RUEDA_ATTENTION_SPAN_NUMBERS for each span of
+ * keys here: its sequence, its places [begin, end), `left` of its window (-1: none), and up to
+ * which place all queries see it. Returns how many numbers there are, of which the first `count`
+ * are filled in; -1 for a wrong spec. */
 #define RUEDA_ATTENTION_SPAN_NUMBERS 5
 RUEDA_API int64_t rueda_attention_decode_work(const rueda_attention_decode_spec* spec, int32_t rank,
                                               int32_t ranks, int64_t* values, int64_t count);
