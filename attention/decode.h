@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/device_calls.h"
 #include "attention/link.h"
 #include "attention/means.h"
 #include "collectives/base/types.h"
@@ -55,7 +56,8 @@ struct DecodeSpec {
 
 // Says what is wrong with what all ranks have alike; and with what is this rank's.
 Status check(const DecodeSpec& spec);
-Status check_own(const DecodeSpec& spec);
+// on_device: the block table may be where the cache is: table_blocks, and no block_table.
+Status check_own(const DecodeSpec& spec, bool on_device = false);
 // Over what all ranks have alike.
 uint64_t hash_of(const DecodeSpec& spec);
 
@@ -68,7 +70,12 @@ struct DecodeTensors {
   float* lse = nullptr;      // (sequences, heads, queries), sinks included; may be null
 };
 
-// A spec that was checked. Errors name the exchange and the peer.
+// On the host's memory or a GPU's, the same order of messages and of work (decode_work.h). A spec
+// that was checked. Errors name the exchange and the peer.
 Status decode(const DecodeSpec& spec, Link* link, const Means& means, const DecodeTensors& tensors);
+Status decode(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels);
+// The call is wrong on this rank: the others are told. Waits for none of them.
+void tell_wrong(const DecodeSpec& spec, Link* link);
+void tell_wrong(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels);
 
 }  // namespace rueda::attention

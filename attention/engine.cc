@@ -173,8 +173,7 @@ Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backwar
   return call->status();
 }
 
-Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int threads,
-                               const DecodeTensors& tensors) {
+Result<Engine::Decode> Engine::meet(DecodeSpec spec, uint32_t process_set, bool on_device) const {
   spec.rank = 0;
   spec.ranks = 1;
   if (runtime_ != nullptr) {
@@ -183,26 +182,44 @@ Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int thread
     spec.rank = *set->place;
   }
   Status wrong = check(spec);
-  if (wrong.ok())
+  if (wrong.ok() && !on_device)
     wrong = kernels_->check({spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
-  if (wrong.ok()) wrong = check_own(spec);
+  if (wrong.ok()) wrong = check_own(spec, on_device);
   // The others are told by a message that is none of theirs.
-  const Meeting asked{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
-  const bool inline_call = spec.ranks == 1;
+  const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
+  return Decode{std::move(spec), std::move(wrong), meeting};
+}
+
+Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int threads,
+                               const DecodeTensors& tensors) {
+  RUEDA_ASSIGN_OR_RETURN(Decode one, meet(std::move(spec), process_set, false));
+  const Meeting meeting = one.meeting;
   return start(
-      asked, process_set, threads,
-      [spec = std::move(spec), wrong = std::move(wrong), tensors](Link* link, const Means& means) {
+      meeting, process_set, threads,
+      [spec = std::move(one.spec), wrong = std::move(one.wrong), tensors](Link* link,
+                                                                          const Means& means) {
         if (wrong.ok()) return attention::decode(spec, link, means, tensors);
-        for (Rank peer = 0; peer < spec.ranks; ++peer) {
-          if (peer == spec.rank) continue;
-          for (const bool answer : {false, true}) {
-            if (!link->send(peer, link->take(1), 1, answer).ok()) return wrong;
-            if (!link->recv(peer, link->take(1), 1, answer).ok()) return wrong;
-          }
-        }
+        tell_wrong(spec, link);
         return wrong;
       },
-      inline_call);
+      meeting.ranks == 1);
+}
+
+Status Engine::decode(DecodeSpec spec, uint32_t process_set, const DeviceKernels& kernels,
+                      bool* under_way) {
+  RUEDA_ASSIGN_OR_RETURN(const Decode one, meet(std::move(spec), process_set, true));
+  const auto body = [&](Link* link, const Means&) {
+    Status status = one.wrong;
+    if (status.ok()) {
+      status = attention::decode(one.spec, link, kernels);
+    } else {
+      tell_wrong(one.spec, link, kernels);
+    }
+    *under_way = !status.ok() && !link->idle();
+    return status;
+  };
+  RUEDA_ASSIGN_OR_RETURN(const CallPtr call, start(one.meeting, process_set, 1, body, true));
+  return call->status();
 }
 
 }  // namespace rueda::attention

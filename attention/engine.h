@@ -68,6 +68,9 @@ class Engine {
   // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.
   Result<CallPtr> decode(DecodeSpec spec, uint32_t process_set, int threads,
                          const DecodeTensors& tensors);
+  // The same on a GPU's tensors, as run().
+  Status decode(DecodeSpec spec, uint32_t process_set, const DeviceKernels& kernels,
+                bool* under_way);
   // That compute, or wait for the next call.
   int64_t threads() const { return workers_.threads(); }
 
@@ -81,6 +84,13 @@ class Engine {
   static Meeting meeting(const AttentionPlan& plan, bool backward);
   Result<CallPtr> start(const AttentionPlan& plan, uint32_t process_set, int threads, bool backward,
                         Body body, bool inline_call);
+  // A decode whose ranks are known, and what is wrong with it on this one.
+  struct Decode {
+    DecodeSpec spec;
+    Status wrong;
+    Meeting meeting;
+  };
+  Result<Decode> meet(DecodeSpec spec, uint32_t process_set, bool on_device) const;
   Result<CallPtr> start(const Meeting& meeting, uint32_t process_set, int threads, Body body,
                         bool inline_call);
   int threads_of(int asked) const;

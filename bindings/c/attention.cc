@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "attention/decode_shares.h"
 #include "attention/device_steps.h"
 #include "attention/program.h"
 #include "attention/saved.h"
@@ -138,6 +139,18 @@ Result<attention::DecodeSpec> convert(const rueda_attention_decode_spec* spec) {
   if (c.block_table != nullptr && c.batch > 0 && c.table_blocks > 0)
     result.block_table.assign(c.block_table, c.block_table + c.batch * c.table_blocks);
   return result;
+}
+
+Result<attention::DeviceKernels> convert(const rueda_attention_device* device) {
+  RUEDA_RETURN_IF_ERROR(require(device, "the device"));
+  rueda_attention_device c{};
+  RUEDA_RETURN_IF_ERROR(
+      rueda::c_abi::read_struct(device, kFirstDeviceBytes, "rueda_attention_device", &c));
+  if (c.take == nullptr || c.give == nullptr || c.perform == nullptr)
+    return rueda::invalid_argument("attention: take, give and perform must be functions");
+  return attention::DeviceKernels{c.device, static_cast<rueda::cuda::StreamHandle>(c.stream),
+                                  c.user,   c.take,
+                                  c.give,   c.perform};
 }
 
 // Without a job: rank 0 of 1. Its threads live as long as the process.
@@ -427,20 +440,12 @@ int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* 
   if (under_way != nullptr) *under_way = 0;
   return rueda::c_abi::guarded(error, [&]() -> Status {
     RUEDA_RETURN_IF_ERROR(require(plans, "the list of plans"));
-    RUEDA_RETURN_IF_ERROR(require(device, "the device"));
-    rueda_attention_device c{};
-    RUEDA_RETURN_IF_ERROR(
-        rueda::c_abi::read_struct(device, kFirstDeviceBytes, "rueda_attention_device", &c));
-    if (c.take == nullptr || c.give == nullptr || c.perform == nullptr)
-      return rueda::invalid_argument("attention: take, give and perform must be functions");
+    RUEDA_ASSIGN_OR_RETURN(const attention::DeviceKernels kernels, convert(device));
     std::vector<const attention::AttentionPlan*> ranks;
     for (int32_t i = 0; i < count; ++i) {
       RUEDA_RETURN_IF_ERROR(require(plans[i], "a plan"));
       ranks.push_back(plans[i]->plan.get());
     }
-    const attention::DeviceKernels kernels{
-        c.device, static_cast<rueda::cuda::StreamHandle>(c.stream), c.user, c.take, c.give,
-        c.perform};
     if (context != nullptr) {
       if (count != 1) return rueda::invalid_argument("attention: a rank of a job has one plan");
       RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
@@ -460,8 +465,8 @@ int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* 
           "of one call, in their order");
     }
     rueda::cuda::DevicePtr on;
-    if (c.device >= 0) {
-      RUEDA_ASSIGN_OR_RETURN(on, local_device(c.device));
+    if (kernels.device >= 0) {
+      RUEDA_ASSIGN_OR_RETURN(on, local_device(kernels.device));
     }
     std::vector<int64_t> bytes;
     const Status status =
@@ -482,6 +487,48 @@ int32_t rueda_attention_decode(rueda_context* context, const rueda_attention_dec
       return engine->decode(std::move(converted), static_cast<uint32_t>(process_set), threads,
                             {in(q), in(k), in(v), out(result), lse});
     });
+  });
+}
+
+int32_t rueda_attention_decode_run(rueda_context* context, const rueda_attention_decode_spec* spec,
+                                   int32_t process_set, const rueda_attention_device* device,
+                                   int32_t* under_way, rueda_error* error) {
+  if (under_way != nullptr) *under_way = 0;
+  return rueda::c_abi::guarded(error, [&]() -> Status {
+    RUEDA_ASSIGN_OR_RETURN(attention::DecodeSpec converted, convert(spec));
+    RUEDA_ASSIGN_OR_RETURN(const attention::DeviceKernels kernels, convert(device));
+    RUEDA_ASSIGN_OR_RETURN(const Site site, site_of(context));
+    bool uses = false;
+    const Status status = site.engine->decode(std::move(converted),
+                                              static_cast<uint32_t>(process_set), kernels, &uses);
+    if (under_way != nullptr) *under_way = uses ? 1 : 0;
+    return status;
+  });
+}
+
+int64_t rueda_attention_decode_work(const rueda_attention_decode_spec* spec, int32_t rank,
+                                    int32_t ranks, int64_t* values, int64_t count) {
+  return rueda::c_abi::guarded_value(int64_t{-1}, [&]() -> int64_t {
+    Result<attention::DecodeSpec> converted = convert(spec);
+    if (!converted.ok() || rank < 0 || rank >= ranks) return -1;
+    attention::DecodeSpec s = std::move(converted).value();
+    s.rank = rank;
+    s.ranks = ranks;
+    if (!attention::check(s).ok()) return -1;
+    int64_t filled = 0;
+    const auto put = [&](int64_t number) {
+      if (values != nullptr && filled < count) values[filled] = number;
+      ++filled;
+    };
+    const attention::DecodeShares shares(s);
+    for (rueda::Rank r = 0; r <= ranks; ++r) put(shares.begin(r));
+    put(shares.result_stride());
+    for (const attention::DecodeSpan& span : attention::spans_of(s)) {
+      const int64_t numbers[RUEDA_ATTENTION_SPAN_NUMBERS] = {span.sequence, span.begin, span.end,
+                                                             span.left, span.common};
+      for (const int64_t number : numbers) put(number);
+    }
+    return filled;
   });
 }
 

@@ -66,7 +66,8 @@ class ChunkReader {
       if (size > 0) {
         here_[ranges_] = {static_cast<uint8_t*>(parts_[part_]) + at_, size};
         // An address of the other process, never followed here.
-        void* there = reinterpret_cast<void*>(from_[part_] + at_);  // NOLINT(performance-no-int-to-ptr)
+        void* there =
+            reinterpret_cast<void*>(from_[part_] + at_);  // NOLINT(performance-no-int-to-ptr)
         there_[ranges_++] = {there, size};
       }
       size_ += size;

@@ -77,6 +77,7 @@ JOBS = [
     Row("groups", "torch.distributed in ordered groups on CUDA, against the CPU", 120, check_groups),
     Row("attention-exact", "attention by every kernel of this machine, 1 and 4 virtual ranks, against float64", 240,
         check_attention),
+    Row("attention-decode", "decode_attention, by libraries and PyTorch's operations, against float64", 90, check_attention),
     Row("attention-speed", "local attention adapter, causal 8k, bf16: 600 / 500 TFLOP/s", 120, check_attention),
     Row("attention-ring", "ring attention on 8 virtual ranks against one local call: 0.88 forward, 0.92 both", 240,
         check_attention),

@@ -202,4 +202,64 @@ TEST_CASE("decoding sends queries and partial results, and nothing of the cache"
   }
 }
 
+TEST_CASE("one query against a million cached keys sends partial results alone",
+          "[attention][decode]") {
+  constexpr Rank kRanks = 4;
+  constexpr int64_t kLength = 1'000'000, kDim = 16;
+  DecodeSpec spec;
+  spec.head_dim = kDim;
+  spec.lengths = {kLength};
+  spec.blocks = 1;
+  spec.block_tokens = kLength / kRanks;
+  // Of a period, so that no cache need be kept twice.
+  Floats wave(1009);
+  for (size_t i = 0; i < wave.size(); ++i) wave[i] = std::sin(static_cast<float>(i * i));
+  const auto key = [&](int64_t token, int64_t i) {
+    return wave[static_cast<size_t>((token * 7 + i * 31) % std::ssize(wave))];
+  };
+  Floats q(kDim);
+  for (int64_t i = 0; i < kDim; ++i) q[static_cast<size_t>(i)] = key(3, i) * 4;
+  AttentionWorld world(kRanks);
+  std::vector<Floats> outs(kRanks);
+  const auto sent = world.runtimes().run([&](Rank rank, engine::Runtime& runtime) {
+    Floats k(static_cast<size_t>(spec.block_tokens * kDim)), v = k;
+    for (int64_t place = 0; place < spec.block_tokens; ++place) {
+      for (int64_t i = 0; i < kDim; ++i) {
+        k[static_cast<size_t>(place * kDim + i)] = key(place * kRanks + rank, i);
+        v[static_cast<size_t>(place * kDim + i)] = key(place * kRanks + rank, i + 1);
+      }
+    }
+    const int64_t before = runtime.counter("shm_bytes");
+    Floats& out = outs[static_cast<size_t>(rank)];
+    out.resize(kDim);
+    const auto bytes = [](const Floats& x) { return reinterpret_cast<const std::byte*>(x.data()); };
+    const auto call = must(world.engine(rank).decode(
+        spec, 0, 1,
+        {bytes(q), bytes(k), bytes(v), reinterpret_cast<std::byte*>(out.data()), nullptr}));
+    must(call->wait(std::chrono::nanoseconds(-1)));
+    return runtime.counter("shm_bytes") - before;
+  });
+  // One row: three ranks send its partial result to the first, which sends the result to three.
+  const int64_t partial = (kDim + 2) * 4, result = kDim * 4 + 4;
+  const int64_t all = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  CHECK(static_cast<double>(all) <= 1.05 * static_cast<double>(3 * partial + 3 * result));
+  double weights = 0;
+  Doubles sums(kDim, 0.0);
+  for (int64_t token = 0; token < kLength; ++token) {
+    double score = 0;
+    for (int64_t i = 0; i < kDim; ++i)
+      score += double{q[static_cast<size_t>(i)]} * double{key(token, i)} / 4;
+    const double weight = std::exp(score);
+    weights += weight;
+    for (int64_t i = 0; i < kDim; ++i)
+      sums[static_cast<size_t>(i)] += weight * double{key(token, i + 1)};
+  }
+  for (const Floats& out : outs) {
+    // A chunk's 15,625 keys are added up in float32: half a rounding of each, and all one way.
+    const double bound = 15'625 * 6e-8 / 8;
+    for (size_t i = 0; i < sums.size(); ++i)
+      CHECK(std::abs(double{out[i]} - sums[i] / weights) < bound);
+  }
+}
+
 }  // namespace rueda::testing

@@ -91,8 +91,8 @@ TEST_CASE("what is read from a process has the digest of what has come", "[diges
       const auto read = [&](pid_t pid, Digest* digest) {
 #if defined(__x86_64__)
         if (fast)
-          return rueda::c::read_digest_with_avx2(pid, from.data(), parts.data(),
-                                                 there.bytes.data(), from.size(), digest->data());
+          return rueda::c::read_digest_with_avx2(pid, from.data(), parts.data(), there.bytes.data(),
+                                                 from.size(), digest->data());
 #endif
         return rueda::c::ChunkReader(pid, from.data(), parts.data(), there.bytes.data(),
                                      from.size())

@@ -126,13 +126,15 @@ class FakeGpuOfAttention:
 
     def __enter__(self):
         from rueda.attention.device import _ring, _run
+        from rueda.attention.device._decode import Decode
         from rueda.attention.device._leaves import Rank
 
         self._changes = pytest.MonkeyPatch()
         self._changes.setattr(_ring, "_on_cpu", True)
         self._changes.setattr(_run, "place_of", lambda tensor: (self._device, None))
-        for name in ("perform", "give"):
-            self._changes.setattr(Rank, name, self._behind_the_stream(getattr(Rank, name)))
+        for kind in (Rank, Decode):
+            for name in ("perform", "give"):
+                self._changes.setattr(kind, name, self._behind_the_stream(getattr(kind, name)))
         return self
 
     def __exit__(self, *error):

@@ -1,9 +1,9 @@
 """Attention on a GPU, for ``scripts/gpu_check``: every kernel that can be used against dense attention, virtual rings, speeds.
 
-    python tests/python/gpu_attention.py exact | own | ring | speed  [--device cuda] [--tokens N] [--ranks P]
+    python tests/python/gpu_attention.py exact | own | ring | speed | decode  [--device cuda] [--tokens N] [--ranks P]
 
 Prints one line for each result; exits with 1 if one is wrong, 77 where there is no GPU. ``own`` is `exact` of rueda's own kernel alone,
-small, for compute-sanitizer. ``--device cpu`` runs the same code without a GPU, to see that it is whole.
+small, for compute-sanitizer; ``decode`` is gpu_decode.py. ``--device cpu`` runs the same code without a GPU, to see that it is whole.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 
+import gpu_decode
 import rueda.attention as ra
 import torch
 from rueda.attention import device as on_device
@@ -184,7 +185,7 @@ def ring(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["exact", "own", "ring", "speed"])
+    parser.add_argument("what", choices=["exact", "own", "ring", "speed", "decode"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tokens", type=int, default=8192, help="of a rank")
     parser.add_argument("--ranks", type=int, default=8)
@@ -193,12 +194,12 @@ def main():
     if options.device != "cpu" and not torch.cuda.is_available():
         print("this PyTorch sees no GPU")
         return 77
-    if options.device == "cpu" and options.what != "exact":
+    if options.device == "cpu" and options.what not in ("exact", "decode"):
         on_device.use_kernel("cpu", device="cpu")
     if options.what == "own":
         options.tokens = min(options.tokens, 200)
         return min(1, exact(options, "cuda"))
-    return min(1, {"exact": exact, "ring": ring, "speed": speed}[options.what](options))
+    return min(1, {"exact": exact, "ring": ring, "speed": speed, "decode": gpu_decode.exact}[options.what](options))
 
 
 if __name__ == "__main__":

@@ -212,6 +212,26 @@ def attention(rank, size):
         assert on_gpu.device.type == DEVICE and torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4), layout
 
 
+def decoding(rank, size):
+    """Queries and partial results go through NCCL, from caches that the ranks share."""
+    import rueda.attention as ra
+
+    torch.manual_seed(5)
+    lengths = [70, 3, 0, 33]
+    for queries in ("same", "own"):
+        q = torch.randn(4, 2, 8, 64)
+        k, v = (torch.randn(4, 70 // size + 1, 4, 64) for _ in range(2))
+        share = slice(None)
+        if queries == "own":
+            bounds = [sum(4 // size + (i < 4 % size) for i in range(n)) for n in (rank, rank + 1)]  # as the library shares
+            share = slice(*bounds)
+        for options in ({}, {"window_size": (9, -1), "global_tokens": 2}):
+            on_cpu, on_gpu = (
+                ra.decode_attention(*(x.to(at) for x in (q[share], k, v)), lengths, queries=queries, **options) for at in ("cpu", DEVICE)
+            )
+            assert torch.allclose(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-5), (queries, options)
+
+
 def order_of_streams(rank, size):
     """A collective sees what the kernel before it wrote, the kernel after it what it wrote."""
     side = torch.cuda.Stream()
@@ -369,6 +389,7 @@ SECTIONS = {
     "small": many_small,
     "training": training,
     "attention": attention,
+    "decoding": decoding,
     "graph": graph_of_a_step,
     "submit": submit_time,
 }

@@ -12,7 +12,9 @@ from worlds import ranks
 WORLD = "torch"
 
 
-def expected(q, k, v, lengths, causal=True, left=-1, global_tokens=0, sinks=None, scale=None):
+def expected(
+    q, k, v, lengths, causal=True, left=-1, global_tokens=0, sinks=None, scale=None, softcap=0.0, alibi_slopes=None
+):  # fmt: skip
     """(out, lse) of whole sequences; k and v are [sequence][token]."""
     batch, tokens, heads, d = q.shape
     group = heads // k[0].shape[1]
@@ -25,6 +27,10 @@ def expected(q, k, v, lengths, causal=True, left=-1, global_tokens=0, sinks=None
         if left >= 0:
             seen &= (at >= position - left) | (at < global_tokens)
         scores = keys[seen] @ q[b, i, h].astype(np.float64) * (scale or d**-0.5)
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        if alibi_slopes is not None:
+            scores -= np.broadcast_to(alibi_slopes, (batch, heads))[b, h] * np.abs(position - at[seen])
         every = scores if sinks is None or not length else np.append(scores, sinks[h])
         if sinks is not None and not length:
             every = np.array([sinks[h]], np.float64)

@@ -362,10 +362,11 @@ def test_a_version_with_other_arguments_is_refused_and_not_guessed():
 def test_the_program_for_machines_with_a_gpu_is_whole(capsys):
     options = argparse.Namespace(device="cpu", tokens=128, ranks=4, heads=(4, 2, 64))
     assert gpu_attention.exact(options) == 0
+    assert gpu_attention.gpu_decode.exact(options) == 0
     _kernels.use_kernel("cpu", device="cpu")
     try:
         assert gpu_attention.speed(options) == 0 and gpu_attention.ring(options) == 0
     finally:
         _kernels.use_kernel("auto", device="cpu")
     printed = capsys.readouterr().out
-    assert "right: torch float32" in printed and "cpu: 4 virtual ranks of 128 tokens" in printed
+    assert "right: torch float32" in printed and "right: decoding by torch, bfloat16" in printed and "cpu: 4 virtual ranks of 128 tokens" in printed

@@ -29,6 +29,7 @@ VERSION = "0.1.0"
 FIRST_GROUP = 16777216
 ATTENTION_TILE_NUMBERS = 12
 ATTENTION_WORK_NUMBERS = 16
+ATTENTION_SPAN_NUMBERS = 5
 
 # rueda_code
 OK = 0
@@ -384,6 +385,13 @@ FUNCTIONS = {
     "rueda_attention_decode": (_int32, [
         _void_p, _pointer(AttentionDecodeSpec), _int32, _int32, _void_p, _void_p, _void_p, _void_p,
         _void_p, _pointer(_void_p), _pointer(Error),
+    ]),
+    "rueda_attention_decode_run": (_int32, [
+        _void_p, _pointer(AttentionDecodeSpec), _int32, _pointer(AttentionDevice), _pointer(_int32),
+        _pointer(Error),
+    ]),
+    "rueda_attention_decode_work": (_int64, [
+        _pointer(AttentionDecodeSpec), _int32, _int32, _pointer(_int64), _int64,
     ]),
     "rueda_attention_saved_release": (None, [_void_p]),
     "rueda_attention_saved_size": (_int64, [_void_p]),

@@ -635,8 +635,8 @@ RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t w
 RUEDA_API void rueda_digest(const void* const* parts, const size_t* bytes, size_t count,
                             uint8_t* digest);
 /* Fills the ranges with as many bytes of another process, which leaves them as they are meanwhile:
- * those from from[i] on there. The digest is that of what the ranges have then, taken while it is in
- * the processor's cache. 1: all has come. 0: not all, as there is no such process or memory, or the
+ * those from from[i] on there. The digest is that of what the ranges have then, taken while it is
+ * in the processor's cache. 1: all has come. 0: not all, as there is no such process or memory, or the
  * kernel does not allow it; ranges and digest are undefined then. Needs no context; any thread. */
 RUEDA_API int32_t rueda_read_digest(int64_t pid, const uint64_t* from, void* const* parts,
                                     const size_t* bytes, size_t count, uint8_t* digest);
@@ -853,6 +853,32 @@ RUEDA_API int32_t rueda_attention_decode(rueda_context* context,
                                          int32_t process_set, int32_t threads, const void* q,
                                          const void* k, const void* v, void* out, float* lse,
                                          rueda_request** request, rueda_error* error);
+/* The same for tensors and kernels of the caller's, as on a GPU (rueda_attention_device), on the
+ * calling thread: all has been given to the stream when it returns. `give` and `perform` know no
+ * places. Slots, of what rueda_attention_decode_work calls rows:
+ *   0 queries of all rows, where ranks have their own (own = 1, several ranks)
+ *   1 partial results of all rows over the keys here: sums (head_dim), m and l of each, float32
+ *   2 those of this rank's rows that came, of each other rank in turn
+ *   3 results of each rank, of own = 1 or one rank this one's alone: log-sum-exps of its rows,
+ *     float32, then its rows in the dtype
+ *   4 what tells the others of a wrong call
+ * Steps: 0 q into its rows of slot 0; 1 slot 0, or q, against the cache: slot 1; 2 this rank's rows
+ * of slot 1 and slot 2, and the sinks: its part of slot 3; 3 slot 3 to out and lse. The block table
+ * may be the kernels' own: table_blocks, and block_table NULL. */
+RUEDA_API int32_t rueda_attention_decode_run(rueda_context* context,
+                                             const rueda_attention_decode_spec* spec,
+                                             int32_t process_set,
+                                             const rueda_attention_device* device,
+                                             int32_t* under_way, rueda_error* error);
+/* What those kernels compute on a rank. Rows are numbered (sequence, query, head). ranks + 1
+ * numbers: the first row that each rank merges, and the number of rows; one: how many bytes after
+ * each other ranks' results begin in slot 3; then RUEDA_ATTENTION_SPAN_NUMBERS for each span of
+ * keys here: its sequence, its places [begin, end), `left` of its window (-1: none), and up to
+ * which place all queries see it. Returns how many numbers there are, of which the first `count`
+ * are filled in; -1 for a wrong spec. */
+#define RUEDA_ATTENTION_SPAN_NUMBERS 5
+RUEDA_API int64_t rueda_attention_decode_work(const rueda_attention_decode_spec* spec, int32_t rank,
+                                              int32_t ranks, int64_t* values, int64_t count);
 RUEDA_API void rueda_attention_saved_release(rueda_attention_saved* saved);
 /* What a forward has kept, as bytes, for programs that hand on memory and no objects: of one entry
  * of the batch so many (0: nothing, -1 without a plan), and those of the entries one after the

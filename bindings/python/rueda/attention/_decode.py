@@ -8,9 +8,11 @@ from rueda import _ffi
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._attend import AttentionRequest, framework, require_alike
-from rueda.attention._calls import Call
+from rueda.attention._calls import Call, Ended
 from rueda.attention._lengths import threads_of
 from rueda.attention._plans import _DTYPES, _integer, slopes_of, slopes_pointer, softcap_of
+
+_DEVICES = ("cpu", "cuda")
 
 
 def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries="same", causal=True,
@@ -20,7 +22,8 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
 
     Token ``t`` of a sequence lies on rank ``t % ranks``, at place ``t // ranks`` of that rank's cache, which is what
     ``ring_attention(..., layout="striped")`` has of a prompt. The new tokens' keys and values are in the cache already, each
-    on its rank. Only queries and partial results travel. No gradients; NumPy arrays, or PyTorch tensors on the CPU.
+    on its rank. Only queries and partial results travel. No gradients; NumPy arrays, or PyTorch tensors on the CPU or a GPU. Of a GPU all
+    is given to the current stream, and the host waits for nothing that a GPU does.
 
     Parameters
     ----------
@@ -30,9 +33,10 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         This rank's: (sequences, places, kv_heads, head_dim), contiguous. With ``block_table`` (blocks, places of a block,
         kv_heads, head_dim).
     lengths : sequence of int
-        Of each sequence, its tokens on all ranks, the new ones too. 0: no sequence; its result is 0.
+        Of each sequence, its tokens on all ranks, the new ones too. 0: no sequence; its result is 0. Numbers of the host.
     block_table : array or tensor of int, optional
-        (sequences, most blocks): which blocks have a sequence's tokens on this rank, in order.
+        (sequences, most blocks): which blocks have a sequence's tokens on this rank, in order. One on the caches' GPU is not looked
+        at by the host: its blocks are not checked.
     queries : {"same", "own"}
         "same": q has all sequences and is the same on all ranks, and so is the result. "own": q and the result are of this
         rank's sequences, an equal share in order (the first ranks have one more); lengths and caches are of all of them.
@@ -43,7 +47,8 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
     global_tokens : int
         With a window: the first so many tokens are seen whatever the window.
     sinks : sequence of float, optional
-        Of each head, a score that takes part in the softmax and has no value.
+        Of each head, a score that takes part in the softmax and has no value. A tensor on the caches' GPU is not compared among
+        the ranks.
     softcap, alibi_slopes : float; (heads,) or (sequences, heads) of all ranks
         As everywhere.
     softmax_scale, process_set, return_lse, threads, async_op
@@ -67,15 +72,16 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
     if right not in (-1, 0):
         raise ValueError(f"window_size is {tuple(window_size)}: what comes behind the last tokens is not there; right is -1 or 0")
     sequences, tokens, heads, head_dim = q.shape
+    if hasattr(lengths, "device") and getattr(lengths.device, "type", "cpu") != "cpu":
+        raise ValueError(f"lengths are on {lengths.device}: give numbers of the host, which must know what travels")
     lengths = np.ascontiguousarray(lengths, np.int64).reshape(-1)
-    if block_table is not None:
-        block_table = np.ascontiguousarray(block_table, np.int32)
-        if block_table.ndim != 2 or len(block_table) != len(lengths) or block_table.shape[1] == 0:
-            raise ValueError(f"block_table is {block_table.shape}, expected ({len(lengths)} sequences, blocks)")
-    if sinks is not None:
-        sinks = np.ascontiguousarray(sinks, np.float32).reshape(-1)
-        if len(sinks) != heads:
-            raise ValueError(f"there are {len(sinks)} sinks, expected one for each of {heads} heads")
+    block_table, tensors.table = tensors.table_of(block_table)
+    table = tensors.table if block_table is None else block_table
+    if table is not None and (table.ndim != 2 or len(table) != len(lengths) or table.shape[1] == 0):
+        raise ValueError(f"block_table is {tuple(table.shape)}, expected ({len(lengths)} sequences, blocks)")
+    sinks, tensors.sinks = tensors.sinks_of(sinks)
+    if sinks is not None and len(sinks) != heads:
+        raise ValueError(f"there are {len(sinks)} sinks, expected one for each of {heads} heads")
     slopes = slopes_of(alibi_slopes, len(lengths), heads)
     spec = _ffi.AttentionDecodeSpec(
         struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec),
@@ -96,11 +102,12 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         blocks=k_cache.shape[0],
         block_tokens=k_cache.shape[1],
         block_table=_pointer(block_table, ctypes.c_int32),
-        table_blocks=0 if block_table is None else block_table.shape[1],
+        table_blocks=0 if table is None else table.shape[1],
         softcap=softcap_of(softcap),
         alibi_slopes=slopes_pointer(slopes),
         alibi_count=len(slopes),
     )
+    tensors.lengths, tensors.slopes = lengths, slopes
     call = tensors.start(spec, process_set, threads_of(threads, process_set))
     result = (tensors.out, tensors.lse) if return_lse else tensors.out
     if async_op:
@@ -115,6 +122,8 @@ def _pointer(array, kind):
 
 class _Tensors:
     """Those of one call, of either framework."""
+
+    _on_device = False  # its work is called back
 
     def __init__(self, q, k, v):
         require_alike(q, k, v)
@@ -144,18 +153,46 @@ class _Tensors:
     def _of_torch(self, q, k, v):
         import torch
 
-        if not all(isinstance(x, torch.Tensor) and x.device.type == "cpu" for x in (q, k, v)):
-            raise ValueError("decode_attention takes NumPy arrays, or PyTorch tensors on the CPU")
+        from rueda.attention import device
+
+        if not all(isinstance(x, torch.Tensor) and x.device.type in _DEVICES for x in (q, k, v)):
+            raise ValueError("decode_attention takes NumPy arrays, or PyTorch tensors on the CPU or a GPU")
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise ValueError("decode_attention has no gradients: call it under torch.no_grad()")
         _require(k.is_contiguous() and v.is_contiguous())
         self._q, self._k, self._v = q.detach().contiguous(), k, v
         self.out = torch.empty_like(self._q)
-        self.lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+        self.lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32, device=q.device)
+        self._on_device = device.takes(q)
         self._addresses = [x.data_ptr() for x in (self._q, k, v, self.out, self.lse)]
+
+    def table_of(self, block_table):
+        """(array of the host or None, tensor of the GPU or None)"""
+        if self._on_device:
+            from rueda.attention.device import table_of
+
+            return table_of(block_table, self._q)
+        return None if block_table is None else np.ascontiguousarray(block_table, np.int32), None
+
+    def sinks_of(self, sinks):
+        """(array of the host or None, tensor of the GPU or None)"""
+        if sinks is None:
+            return None, None
+        if not self._on_device:
+            return np.ascontiguousarray(sinks, np.float32).reshape(-1), None
+        from rueda.attention.device import on_device
+
+        if getattr(sinks, "device", None) == self._q.device:
+            there = sinks.detach().float().reshape(-1)
+            # Its values are not read; that there are some is agreed on.
+            return np.full(len(there), np.nan, np.float32), there
+        sinks = np.ascontiguousarray(sinks, np.float32).reshape(-1)
+        return sinks, on_device(sinks, self._q.device)
 
     def start(self, spec, process_set, threads):
         is_local = process_set is _groups.local
+        if self._on_device:
+            return self._run(spec, process_set, is_local)
         pointer, error = ctypes.c_void_p(), _ffi.Error()
         code = _ffi.library.rueda_attention_decode(
             None if is_local else runtime.require_context(), ctypes.byref(spec), 0 if is_local else process_set.process_set_id,
@@ -164,6 +201,20 @@ class _Tensors:
         if code != _ffi.OK:
             raise _ffi.exception(code, error)
         return Call(pointer, (self, process_set))
+
+    def _run(self, spec, process_set, is_local):
+        from rueda.attention.device import decode, on_device
+
+        slopes = None
+        if self.slopes:
+            slopes = on_device(np.array(self.slopes, np.float32).reshape(-1, spec.heads), self._q.device)
+        place = (0, 1) if is_local else (process_set.rank(), process_set.size())
+        tensors = self._q, self._k, self._v, self.out, self.lse
+        decode(
+            spec, place, self.lengths, tensors, self.table, self.sinks, slopes,
+            0 if is_local else process_set.process_set_id, is_local,
+        )  # fmt: skip
+        return Ended()
 
 
 def _require(contiguous):

@@ -53,23 +53,16 @@ def place_of(tensor):
     return tensor.device.index, torch.cuda.current_stream(tensor.device).cuda_stream or None
 
 
-def run(ranks, tensor):
-    """Runs a list of `Rank` calls: one of a job's process set, or those of all ranks of this process. Everything is given to the
-    current stream of the device of ``tensor``. Returns the bytes that each has sent, where they are of one process."""
-    plan = ranks[0].plan
-    context = None if plan.local else runtime.require_context()
+def _called_back(ranks, tensor, function):
+    """function(device, under_way, error) with what calls these ranks back, in the current stream of the device of ``tensor``."""
     device, stream = place_of(tensor)
     number = next(_numbers)
     call = _runs[number] = _Run(ranks)
     settings = _ffi.AttentionDevice(ctypes.sizeof(_ffi.AttentionDevice), device, stream, number, *_CALLBACKS)
-    plans = (ctypes.c_void_p * len(ranks))(*(rank.plan.pointer for rank in ranks))
-    sent, under_way, error = (ctypes.c_int64 * len(ranks))(), ctypes.c_int32(), _ffi.Error()
+    under_way, error = ctypes.c_int32(), _ffi.Error()
     try:
         with torch.cuda.device_of(tensor):
-            code = _lib.rueda_attention_run(
-                context, plans, len(ranks), plan.process_set_id, ranks[0].program.backward, ctypes.byref(settings),
-                sent, ctypes.byref(under_way), ctypes.byref(error),
-            )  # fmt: skip
+            code = function(ctypes.byref(settings), ctypes.byref(under_way), ctypes.byref(error))
     finally:
         del _runs[number]
     if under_way.value:
@@ -78,4 +71,28 @@ def run(ranks, tensor):
         raise call.error
     if code != _ffi.OK:
         raise _ffi.exception(code, error)
+
+
+def run(ranks, tensor):
+    """Runs a list of `Rank` calls: one of a job's process set, or those of all ranks of this process. Everything is given to the
+    current stream of the device of ``tensor``. Returns the bytes that each has sent, where they are of one process."""
+    plan = ranks[0].plan
+    context = None if plan.local else runtime.require_context()
+    plans = (ctypes.c_void_p * len(ranks))(*(rank.plan.pointer for rank in ranks))
+    sent = (ctypes.c_int64 * len(ranks))()
+    _called_back(
+        ranks, tensor,
+        lambda device, *told: _lib.rueda_attention_run(
+            context, plans, len(ranks), plan.process_set_id, ranks[0].program.backward, device, sent, *told
+        ),
+    )  # fmt: skip
     return list(sent)
+
+
+def run_decode(call, process_set_id, is_local):
+    """Runs a `Decode` of this rank; everything is given to the current stream of its device."""
+    context = None if is_local else runtime.require_context()
+    spec = ctypes.byref(call.spec)
+    _called_back(
+        [call], call.q, lambda *told: _lib.rueda_attention_decode_run(context, spec, process_set_id, *told)
+    )
