@@ -306,13 +306,13 @@ TEST_CASE("a call starts all its members and ends with the last of them") {
   rueda_xla_use(&first);
   order.clear();
   Call call(4, member(1, "a") + member(2, "b\n7 ") + member(1, "c"));
-  CHECK(order == std::vector<std::string>{"a", "b\n7 .0", "b\n7 .1", "c"});
+  CHECK(order == std::vector<std::string>{"a", "b\n7 ", "b\n7 [1]", "c"});
   end("c");
   end("a");
-  end("b\n7 .1");
+  end("b\n7 [1]");
   let_all_complete();
   CHECK_FALSE(call.is_completed());
-  end("b\n7 .0");
+  end("b\n7 ");
   CHECK(call.outcome().empty());
 }
 
@@ -493,7 +493,7 @@ TEST_CASE("on CUDA a call returns when the stream waits for all its operations")
                 rueda_xla_collective_cuda);
       outcome = call.outcome();
     });
-    for (const char* each : {"b.1", "b.0", "a"}) end(each);
+    for (const char* each : {"b[1]", "b", "a"}) end(each);
     xla.join();
     CHECK(outcome == (ending == RUEDA_OK ? "" : "13: the GPU is gone"));
     REQUIRE(operations.size() == 3);

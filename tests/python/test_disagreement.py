@@ -122,6 +122,21 @@ def test_groups_of_different_sizes():
 
 
 @ranks(2, 3)
+def test_a_tensor_and_a_group_under_one_name():
+    for one, several in (
+        (hvd.allreduce, hvd.grouped_allreduce),
+        (hvd.allgather, hvd.grouped_allgather),
+        (hvd.reducescatter, hvd.grouped_reducescatter),
+    ):
+        for many in (2, 3):
+            with everyone_raises("both", "Mismatched groups", "outside a group", f"of {many}"):
+                several([np.ones(4)] * many, name="both") if last() else one(np.ones(4), name="both")
+        # A group of one is nothing else than its tensor.
+        met = several([np.ones(4)], name="both")[0] if last() else one(np.ones(4), name="both")
+        same(met, one(np.ones(4), name="both"))
+
+
+@ranks(2, 3)
 def test_disagreement_after_agreement():
     """The remembered form of a tensor does not hide that one rank changed it."""
     for _ in range(3):

@@ -189,6 +189,13 @@ def test_named_pytrees_of_different_sizes_are_an_error_on_all():
                     jax.block_until_ready(run(lambda t, f=collective: f(t, name="tree"))(tree))
         with pytest.raises(Exception, match="Mismatched"):
             jax.block_until_ready(run(lambda t: hvd.allgather(t, name="rows"))(tree))
+        for name in ("bare", None):  # an array alone against a list of two, and of one, which is the same
+            both = jnp.ones(4) if hvd.rank() else [jnp.ones(4)] * 2
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Mismatched groups.*in group.*of 2.*outside a group"):
+                jax.block_until_ready(run(lambda t, name=name: hvd.allreduce(t, name=name))(both))
+            one = jnp.ones(4) if hvd.rank() else [jnp.ones(4)]
+            (met,) = jax.tree.leaves(run(lambda t, name=name: hvd.allreduce(t, hvd.Sum, name=name))(one))
+            assert met.tolist() == [2.0] * 4
 
 
 @ranks(2)

@@ -1,5 +1,7 @@
 """rueda.jax.attention: results and gradients are those of PyTorch tensors, bit by bit, in every place where JAX lets a function stand."""
 
+import functools
+
 import numpy as np
 import pytest
 from worlds import ranks
@@ -260,15 +262,30 @@ def test_what_cannot_be_is_said():
     arrays, _ = shares(hvd.rank(), hvd.size())
     q, k, v, _ = map(jnp.asarray, arrays)
     ring = hvd.attention.ring_attention
-    with pytest.raises(NotImplementedError, match="not by jax.jvp"):
+    refusal = r"none by jax\.jvp, and no second ones \(jax\.hessian\); ulysses_attention\(\.\.\., local_attention=f\)"
+    with pytest.raises(NotImplementedError, match=refusal):
         jax.jvp(lambda q: ring(q, k, v), (q,), (q,))
 
     def twice(call):
         return jax.grad(lambda q: jax.grad(lambda q: (call(q, k, v) ** 2).sum())(q).sum())
 
-    with pytest.raises(NotImplementedError, match="no second derivatives; ulysses_attention.*local_attention") as refused:
+    with pytest.raises(NotImplementedError, match=refusal) as refused:
         jax.jit(twice(ring)).trace(q)  # on this rank alone: nothing has been lowered
     assert hvd.allgather_object(str(refused.value)) == [str(refused.value)] * hvd.size()
+    # Whichever way they are asked for, also where a second pass of forward mode comes first or last.
+    ulysses, usp = hvd.attention.ulysses_attention, hvd.attention.usp_attention
+    for call in (ring, ulysses, jax.checkpoint(ring), functools.partial(usp, ulysses_degree=hvd.size())):
+
+        def loss(q, call=call):
+            return (call(q, k, v) ** 2).sum()
+
+        for asked in (jax.hessian(loss), jax.jacrev(jax.grad(loss)), lambda q, loss=loss: jax.jvp(jax.grad(loss), (q,), (q,)),
+                      lambda q, loss=loss: jax.linearize(jax.grad(loss), q)):
+            for run in (lambda f: f, lambda f: jax.jit(f).trace):
+                with pytest.raises(NotImplementedError, match=refusal):
+                    run(asked)(q)
+        with pytest.raises(NotImplementedError, match=refusal):
+            jax.jit(jax.jacfwd(loss)).lower(q)
     with pytest.raises(ValueError, match="of one"):
         ring(q, np.asarray(k), v)
     with pytest.raises(ValueError, match="this rank has 12 tokens"):

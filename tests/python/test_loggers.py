@@ -1,6 +1,10 @@
 """rueda.loggers: what TensorBoard, Weights & Biases, MLflow, Keras, Lightning and OpenTelemetry get (docs/monitoring.md)."""
 
+import json
+import pathlib
+import struct
 import sys
+import tempfile
 import types
 
 import numpy as np
@@ -69,8 +73,6 @@ def test_rank_0_writes_every_so_many_steps():
 
 @ranks(2)
 def test_tensorboard_reads_what_was_written():
-    import tempfile
-
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with tempfile.TemporaryDirectory() as folder:
         logger = rueda.loggers.TensorBoard(folder, every=5)
@@ -112,6 +114,61 @@ def test_weights_and_biases_and_mlflow():
         assert set(run.rows[1]) == NAMES | {"rueda/step"}
     else:
         assert logged == run.rows == []
+
+
+def records_of(path):
+    """The records of a file of Weights & Biases: LevelDB's format of logs, behind seven bytes."""
+    data, at, record = path.read_bytes(), 7, b""
+    assert data.startswith(b":W&B"), data[:7]
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # the rest of a block
+            at += 32768 - at % 32768
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)  # behind a checksum
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or a last part
+            yield record
+            record = b""
+
+
+def rows_of(folder):
+    """What an offline run has kept: of each row its numbers by name."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = pathlib.Path(folder).glob("wandb/offline-run-*/*.wandb")
+    rows = []
+    for record in map(Record.FromString, records_of(path)):
+        if record.history.item:
+            items = ((each.key or "/".join(each.nested_key), json.loads(each.value_json)) for each in record.history.item)
+            rows.append(dict(items))
+    return rows
+
+
+@ranks(2)
+def test_weights_and_biases_itself_keeps_rows_with_steps():
+    wandb = pytest.importorskip("wandb")
+    for alone, steps_of_rows in ((False, [10, 20, 30]), (True, [5, 10, 15, 20, 25, 30])):
+        with tempfile.TemporaryDirectory() as folder:
+            run = None
+            if hvd.rank() == 0:
+                quiet = wandb.Settings(mode="offline", silent=True, console="off")
+                run = wandb.init(dir=folder, project="rueda", settings=quiet)
+            logger = rueda.loggers.WeightsAndBiases(run, every=5, alone=alone)
+            for epoch in (1, 2, 3):
+                steps(logger, 10)
+                if run and not alone:
+                    run.log({"loss": 1 / epoch}, step=epoch)  # far fewer than steps
+            if run is None:
+                continue
+            run.finish()
+            wandb.teardown()  # its service writes the file
+            rows = rows_of(folder)
+        ours = [row for row in rows if "rueda/step" in row]
+        assert [row["rueda/step"] for row in ours] == steps_of_rows, rows
+        assert all(NAMES - {"rueda/step_seconds"} < set(row) for row in ours), rows
+        assert [row["loss"] for row in rows if "loss" in row] == ([] if alone else [1, 1 / 2, 1 / 3]), rows
+        assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows}), rows
 
 
 @pytest.mark.parametrize("module, use", [

@@ -3,7 +3,10 @@
 import importlib.util
 import os
 import pickle
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -322,6 +325,17 @@ def test_workers_of_ray_train_become_ranks():
     for worker in group.workers:
         ray.kill(worker)
     nothing_is_left()
+
+
+def test_ray_train_without_its_second_version_is_one_error():
+    pytest.importorskip("ray.train", reason="needs ray[train]")
+    if importlib.util.find_spec("ray.train.v2") is None:
+        pytest.skip("this Ray has no Ray Train v2 (2.40 has none, 2.44.1 has)")
+    code = "from rueda.ray.train import RuedaTrainer\nRuedaTrainer(print)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "RAY_TRAIN_V2_ENABLED": "0"}, capture_output=True, text=True
+    )
+    assert re.search(r"RuntimeError: .* off in this Ray [\d.]+: set RAY_TRAIN_V2_ENABLED=1 ", said.stderr), said.stderr
 
 
 def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):

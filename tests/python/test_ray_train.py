@@ -1,6 +1,7 @@
 """`rueda.ray.train` under Ray Train v2 and Tune. Slow: each worker loads PyTorch and Ray's libraries."""
 
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
+os.environ["RAY_TRAIN_V2_ENABLED"] = "1"  # the default since 2.51; read when ray.train is imported
 if importlib.util.find_spec("ray.train.v2") is None:
     pytest.skip("this Ray has no Ray Train v2 (2.40 has none, 2.44.1 has)", allow_module_level=True)
 pytestmark = pytest.mark.slow

@@ -194,6 +194,14 @@ def check_gradients(hvd, tf):
         gradient(lambda x: hvd.allreduce(x, op=hvd.Max))
 
 
+def alone_or_grouped(hvd, tf, several):
+    """Under one name; a group of one is nothing else than its tensor."""
+    x = tf.ones(2)
+    if hvd.rank() == 0:
+        return hvd.allreduce(x, op=hvd.Sum, name="both")
+    return hvd.grouped_allreduce([x] * several, op=hvd.Sum, name="both")[0]
+
+
 def check_errors(hvd, tf):
     r = hvd.rank()
     for run in (lambda f: f, tf.function):
@@ -207,6 +215,13 @@ def check_errors(hvd, tf):
             run(lambda: hvd.allreduce(tf.constant(1, tf.uint32 if r else tf.int32), name="sign"))()
         with pytest.raises(tf.errors.FailedPreconditionError, match="outside a group.*in group .* of 2"):
             run(lambda: hvd.grouped_allreduce([tf.zeros(2)] * (1 + r), name="list"))()
+        for several in (2, 1):
+            both = run(lambda: alone_or_grouped(hvd, tf, several))  # noqa: B023
+            if several == 1:
+                assert both().numpy().tolist() == [hvd.size()] * 2
+                continue
+            with pytest.raises(tf.errors.FailedPreconditionError, match="outside a group.*in group .* of 2"):
+                both()
         with pytest.raises(tf.errors.InvalidArgumentError, match="dtype cannot travel"):
             run(lambda: hvd.broadcast(tf.constant("text"), 0))()
     with pytest.raises(ValueError, match="root_rank 9 is not one of"):

@@ -18,14 +18,20 @@ import pyte
 import pytest
 from test_hosts_launch import TOOL, Job
 
-# Rank 1 sleeps before each step, and says so of data if it is told to.
+# Rank 1 sleeps before each step, and says so of data if it is told to; given a core, it computes there.
 RANK = """
-import sys, time, numpy, rueda as hvd
+import os, sys, time, numpy, rueda as hvd
 from rueda import _marks
 hvd.init()
-data = sys.argv[1] == "data"
+data, core = sys.argv[1] == "data", sys.argv[1].removeprefix("core ")
+if core.isdigit() and hvd.rank() == 1:
+    os.sched_setaffinity(0, {int(core)})
 for step in range(100000):
-    if hvd.rank() == 1:
+    if core.isdigit():
+        end = time.thread_time() + 0.02 * hvd.rank()
+        while time.thread_time() < end:
+            pass
+    elif hvd.rank() == 1:
         if data:
             _marks.begin_data()
         time.sleep(0.02)
@@ -133,6 +139,29 @@ def test_a_large_terminal_has_more_and_may_change_its_size(tmp_path):
         top.wait_for("q quit")
         top.press(b"q")
         assert top.end() == 0
+
+
+@contextlib.contextmanager
+def hog(core):
+    """A process that uses a core as it can."""
+    endless = f"import os\nos.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", endless], stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_process_that_shares_the_core_of_a_rank_is_told(tmp_path):
+    core = max(os.sched_getaffinity(0))
+    with hog(core), running(tmp_path, f"core {core}") as (_, job):
+        look = subprocess.run([TOOL, "top", job, "--once", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(look.stdout)
+    said = re.search(r"^rank 1 on .* waits for a core for (\d+) % of its time: other processes use (\d\.\d) cores there$", found["slowest"])
+    assert said, found["slowest"]
+    # The hog has half of the core, and the rank waits for as long as it computes.
+    assert int(said[1]) > 20 and float(said[2]) > 0.3, found
 
 
 def test_no_color_is_respected(tmp_path):

@@ -504,8 +504,9 @@ class Runtime:
         finish : callable
             Called once with the list of ended `Request`; returns what `synchronize` returns.
         group : bool
-            Reduce as one; members are named ``<name>[<i>]``, without a name ``noname.<count>_<i>``: without their
-            number, so that groups of other sizes meet and are told so.
+            Reduce as one; members are named ``<name>``, ``<name>[1]``, ``<name>[2]``, ..., without a name
+            ``noname.<count>_<i>``: without their number, so that groups of other sizes, and a tensor
+            without a group, meet and are told so.
         """
         entry, handle = _Entry(keep, finish), next(self._handles)
         if self._strict and name:
@@ -543,8 +544,11 @@ class Runtime:
             return
         with self._lock:
             counted = self._unnamed[operations[0].process_set]
-            form = f"noname.{counted[kind]}_%d" if name is None else name.replace("%", "%%") + "[%d]"
-            names = [form % i for i in range(1, len(operations) + 1)]
+            count = len(operations)
+            if name is None:
+                names = [f"noname.{counted[kind]}_{i + 1}" for i in range(count)]
+            else:
+                names = [name, *(f"{name}[{i}]" for i in range(1, count))]
             self._start(entry, context, operations, names, 1)
             if name is None:
                 counted[kind] += 1

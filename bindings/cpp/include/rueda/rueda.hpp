@@ -159,7 +159,8 @@ class Context {
     const auto view = detail::view(data);
     return start(detail::Operation(RUEDA_ALLREDUCE, options).input(view).output(view).reduce(op));
   }
-  // Several tensors as one: ready together or not at all. Tensor i is called "<name>.<i>".
+  // Several tensors as one: ready together or not at all. The first is called "<name>", tensor i
+  // "<name>[<i>]".
   template <typename R>
     requires InOut<R&>
   void grouped_allreduce(std::span<R> tensors, ReduceOp op, const Options& options = {}) {
@@ -173,7 +174,8 @@ class Context {
     for (R& tensor : tensors) {
       const auto view = detail::view(tensor);
       Options own = options;
-      if (!own.name.empty()) own.name += "." + std::to_string(operations.size());
+      if (!own.name.empty() && !operations.empty())
+        own.name += "[" + std::to_string(operations.size()) + "]";
       operations.emplace_back(RUEDA_ALLREDUCE, own).input(view).output(view).reduce(op);
     }
     return start_group(operations);

@@ -118,11 +118,13 @@ def _refusal(text):
     return refuse
 
 
-_forward_mode = _refusal("attention has derivatives by jax.grad and jax.vjp, not by jax.jvp")
-tangent_p.def_impl(_forward_mode)
-ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _refusal(
-    "attention has no second derivatives; ulysses_attention(..., local_attention=f) has those of f, a function of your own"
+# Which was asked for cannot be told: jax.hessian is forward mode of a gradient.
+_not_first = _refusal(
+    "attention has first derivatives by jax.grad and jax.vjp, but none by jax.jvp, and no second ones (jax.hessian); "
+    "ulysses_attention(..., local_attention=f) has all those of f, a function of your own"
 )
+tangent_p.def_impl(_not_first)
+ad.primitive_jvps[tangent_p] = ad.primitive_jvps[backward_p] = _not_first
 
 
 def _batch(primitive, arrays, dims, *, plan, **settings):
@@ -165,7 +167,7 @@ def _lower(ctx, *operands, plan, threads, place, is_backward, keeps=False, again
 
 _library.register(forward_p, functools.partial(_lower, is_backward=False))
 _library.register(backward_p, functools.partial(_lower, is_backward=True))
-_library.register(tangent_p, _forward_mode)
+_library.register(tangent_p, _not_first)
 _on_gpus = _refusal("attention of arrays on a GPU: put them on the CPU by jax.device_put, or use tensors of PyTorch")
 for _each in (forward_p, backward_p):
     _library.register(_each, _on_gpus, "cuda")

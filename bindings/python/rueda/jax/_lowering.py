@@ -86,9 +86,7 @@ def require_one_device(context):
 
 
 def _line(spec, count, name):
-    """A member, as collective.cc reads it. It names the arrays of several "name.0", "name.1", ..."""
-    if spec.is_group and count == 1:
-        name += ".0"
+    """A member, as collective.cc reads it. It names the arrays of several "name", "name[1]", "name[2]", ..."""
     bits = struct.unpack("=2Q", struct.pack("=2d", spec.prescale, spec.postscale))
     of_kind = (spec.kind, spec.op, spec.root, spec.peer, spec.tag, spec.process_set)
     numbers = " ".join(map(str, (count, *of_kind, *bits, len(name.encode()))))

@@ -38,7 +38,6 @@ class Spec:
     postscale: float = 1.0
     name: "str | None" = None
     is_derived: bool = False  # the name is made from one of the user's, and may be made again
-    is_group: bool = False  # also of one array: a group that has more elsewhere is then an error, not a stall
 
     def but(self, suffix, **changes):
         """Another one that belongs to it: its name is this one's with the suffix."""

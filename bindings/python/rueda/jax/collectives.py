@@ -1,6 +1,5 @@
 """Collectives on arrays and pytrees, the same inside ``jax.jit`` as outside of it."""
 
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -67,8 +66,6 @@ def _run(kind, tree, spec):
     leaves = [jnp.asarray(each) for each in leaves]
     for each in leaves:
         _check(kind, each, spec)
-    if not jax.tree_util.treedef_is_leaf(form):
-        spec = dataclasses.replace(spec, is_group=True)
     return jax.tree.unflatten(form, collective(leaves, spec))
 
 

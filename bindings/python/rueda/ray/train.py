@@ -15,8 +15,10 @@ from rueda.ray import worker
 
 try:
     from ray.train import BackendConfig as _BackendConfig
+    from ray.train import RunConfig as _RunConfig
     from ray.train import ScalingConfig as _ScalingConfig
     from ray.train.backend import Backend as _Backend
+    from ray.train.v2.api.config import RunConfig as _RunConfigOfV2
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer as _Trainer
 except ImportError as error:
     raise ImportError(
@@ -89,6 +91,11 @@ class RuedaTrainer(_Trainer):
     scaling_config, run_config, datasets, dataset_config
         Ray's: how many workers with what; name, storage and what is done after failures; data for
         ``ray.train.get_dataset_shard``.
+
+    Raises
+    ------
+    RuntimeError
+        Ray Train v2 is switched off, as it is by default before Ray 2.51.
     """
 
     def __init__(
@@ -103,6 +110,11 @@ class RuedaTrainer(_Trainer):
         dataset_config=None,
         **more,
     ):
+        if _RunConfig is not _RunConfigOfV2:
+            raise RuntimeError(
+                f"RuedaTrainer stands on Ray Train v2, which is switched off in this Ray {ray.__version__}: set "
+                "RAY_TRAIN_V2_ENABLED=1 in the environment before ray.train is imported"
+            )
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

@@ -37,11 +37,9 @@ class Spec:
     prescale: float = 1.0
     postscale: float = 1.0
     name: "str | None" = None
-    is_group: bool = False  # also of one tensor: a group that has more elsewhere is then an error, not a stall
 
-    def attributes(self, count=1):
-        """Of an op of so many tensors. It names those of several "name.0", "name.1", ..."""
-        name = _name_now(self)
+    def attributes(self):
+        """Of an op, which names several tensors "name", "name[1]", "name[2]", ..."""
         return {
             "kind": self.kind,
             "reduce_op": self.op,
@@ -49,7 +47,7 @@ class Spec:
             "process_set": self.process_set,
             "prescale": _bits(self.prescale),
             "postscale": _bits(self.postscale),
-            "tensor_name": name + ".0" if name and self.is_group and count == 1 else name,
+            "tensor_name": _name_now(self),
         }
 
     def backward(self, **changes):
@@ -152,7 +150,7 @@ def collective(tensors, spec):
     """The results, of one operation or of a group that is ready together or not at all."""
     _library.attach()
     run = ops.rueda_same if spec.kind in _SAME else ops.rueda_rows
-    results = run(tensors=tensors, token=_token(), **spec.attributes(len(tensors)))
+    results = run(tensors=tensors, token=_token(), **spec.attributes())
     results = [results] if tf.is_tensor(results) else list(results)
     _keep(results[0])
     if spec.kind not in _SAME:

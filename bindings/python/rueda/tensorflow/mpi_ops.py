@@ -130,7 +130,7 @@ def grouped_allreduce(
     scales = _scales(prescale_factor, postscale_factor)
     results = list(tensors)
     dense = [i for i, each in enumerate(results) if not isinstance(each, tf.IndexedSlices)]
-    spec = _spec(_ffi.ALLREDUCE, process_set, name, is_group=True, op=op, **scales)
+    spec = _spec(_ffi.ALLREDUCE, process_set, name, op=op, **scales)
     reduced = _group([results[i] for i in dense], spec, compression)
     for i, each in enumerate(results):
         if isinstance(each, tf.IndexedSlices):
@@ -145,7 +145,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_pro
 
 def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=global_process_set):
     """`allgather` of several tensors, ready together or not at all; returns a list."""
-    return _group(tensors, _spec(_ffi.ALLGATHER, process_set, name, is_group=True))
+    return _group(tensors, _spec(_ffi.ALLGATHER, process_set, name))
 
 
 def _from_root(kind, root_rank, name, process_set):
@@ -192,12 +192,12 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
-def _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set, is_group=False):
+def _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set):
     op = reduce_op(op, None)
     if op == Adasum:
         raise NotImplementedError("reducescatter: op=Adasum is not supported")
     scales = _scales(prescale_factor, postscale_factor)
-    return _spec(_ffi.REDUCESCATTER, process_set, name, is_group=is_group, op=op, **scales)
+    return _spec(_ffi.REDUCESCATTER, process_set, name, op=op, **scales)
 
 
 def reducescatter(
@@ -227,7 +227,7 @@ def grouped_reducescatter(
     name=None,
 ):
     """`reducescatter` of several tensors, ready together or not at all; returns a list."""
-    spec = _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set, is_group=True)
+    spec = _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set)
     return _group(tensors, spec, compression)
 
 
