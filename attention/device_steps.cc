@@ -38,6 +38,8 @@ class StepMaker {
 
  private:
   int64_t element() const { return static_cast<int64_t>(size_of(plan_.spec.dtype)); }
+  // Whether distances change scores.
+  bool places() const { return !plan_.spec.alibi_slopes.empty(); }
   Role at(Role grouped, Role own) const { return plan_.spec.ulysses > 1 ? grouped : own; }
   Role sums(Role apart, Role result) const { return program_.find(apart) >= 0 ? apart : result; }
 
@@ -124,14 +126,14 @@ class StepMaker {
   void attend(const Instruction& one, DeviceStep* step) const {
     if (one.hop < 0) {
       const auto tiles = plan_.local_tiles(ring_, one.key);
-      step->pieces = pieces_of({tiles.begin(), tiles.end()}, plan_.band);
+      step->pieces = pieces_of({tiles.begin(), tiles.end()}, plan_.band, places());
       step->sets.assign(step->pieces.size(), -1);
       return;
     }
     const Hop& hop = ring_.receives[static_cast<size_t>(one.hop)];
     step->message = of_rows(hop.rows, rows_out(), false);
     if (one.reply >= 0) step->reply = of_rows(hop.rows, rows_back(), true);
-    step->pieces = pieces_of(in_message(hop.tiles, hop.rows, keys_travel_), plan_.band);
+    step->pieces = pieces_of(in_message(hop.tiles, hop.rows, keys_travel_), plan_.band, places());
     for (const DevicePiece& piece : step->pieces)
       step->sets.push_back(set_of(hop.rows, piece.head_begin));
   }

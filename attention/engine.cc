@@ -161,15 +161,15 @@ Result<CallPtr> Engine::backward(std::shared_ptr<const AttentionPlan> plan, uint
 Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backward,
                    const DeviceKernels& kernels, bool* under_way) {
   RUEDA_RETURN_IF_ERROR(check_once(plan, true));
-  RUEDA_ASSIGN_OR_RETURN(const CallPtr call,
-                         start(
-                             meeting(plan, backward), process_set, 1,
-                             [&](Link* link, const Means&) {
-                               const Status status = run_on_device(plan, backward, link, kernels);
-                               *under_way = !status.ok() && !link->idle();
-                               return status;
-                             },
-                             true));
+  RUEDA_ASSIGN_OR_RETURN(const CallPtr call, start(
+                                                 meeting(plan, backward), process_set, 1,
+                                                 [&](Link* link, const Means&) {
+                                                   const Status status =
+                                                       run_on_device(plan, backward, link, kernels);
+                                                   *under_way = !status.ok() && !link->idle();
+                                                   return status;
+                                                 },
+                                                 true));
   return call->status();
 }
 

@@ -19,14 +19,28 @@ Run part_of(const Run& run, int64_t begin, int64_t end) {
 bool follows(const Run& a, const Run& b) { return a.step == b.step && b.begin == a.at(a.count); }
 Run together(const Run& a, const Run& b) { return {a.begin, a.count + b.count, a.step}; }
 
+// Where one side of a piece stands. Without places all are alike, and go on in each other.
+struct Stand {
+  int64_t pos, step;
+  bool operator==(const Stand&) const = default;
+};
+Stand stand_of(const DevicePiece& p, Run DevicePiece::*side) {
+  return side == &DevicePiece::q ? Stand{p.q_pos, p.q_step} : Stand{p.k_pos, p.k_step};
+}
+bool goes_on(const DevicePiece& a, const DevicePiece& b, Run DevicePiece::*side) {
+  const Stand first = stand_of(a, side), second = stand_of(b, side);
+  return follows(a.*side, b.*side) && first.step == second.step &&
+         first.pos + first.step * (a.*side).count == second.pos;
+}
+
 using Numbers = std::tuple<int64_t, int64_t, int64_t>;
 Numbers heads_in(const DevicePiece& p) { return {p.head_begin, p.head_end, p.head_step}; }
 Numbers numbers_of(const Run& run) { return {run.begin, run.step, run.count}; }
 
 class Cut {
  public:
-  Cut(const Tile& tile, const Band& band, std::vector<DevicePiece>* into)
-      : t_(tile), band_(band), into_(into) {}
+  Cut(const Tile& tile, const Band& band, bool places, std::vector<DevicePiece>* into)
+      : t_(tile), band_(band), places_(places), into_(into) {}
 
   void run() const {
     if (t_.q.count == 0 || t_.k.count == 0) return;
@@ -54,7 +68,7 @@ class Cut {
                       t_.head_step,
                       part_of(t_.q, q_begin, q_end),
                       part_of(t_.k, k_begin, k_end)};
-    if (kind == PieceKind::kBand) {
+    if (kind == PieceKind::kBand || places_) {
       piece.q_pos = t_.q_pos + q_begin * t_.q_step;
       piece.q_step = t_.q_step;
       piece.k_pos = t_.k_pos + k_begin * t_.k_step;
@@ -88,6 +102,7 @@ class Cut {
 
   const Tile& t_;
   const Band& band_;
+  const bool places_;
   std::vector<DevicePiece>* const into_;
 };
 
@@ -102,7 +117,7 @@ std::vector<DevicePiece> join_full(std::vector<DevicePiece> pieces, Run DevicePi
   for (const DevicePiece& piece : pieces) {
     DevicePiece* last = joined.empty() ? nullptr : &joined.back();
     if (last != nullptr && heads_in(*last) == heads_in(piece) && last->*other == piece.*other &&
-        follows(last->*along, piece.*along)) {
+        stand_of(*last, other) == stand_of(piece, other) && goes_on(*last, piece, along)) {
       last->*along = together(last->*along, piece.*along);
     } else {
       joined.push_back(piece);
@@ -126,8 +141,8 @@ std::vector<DevicePiece> join_causal(std::vector<DevicePiece> squares,
   std::vector<DevicePiece> joined;
   for (const DevicePiece& square : squares) {
     DevicePiece* last = joined.empty() ? nullptr : &joined.back();
-    if (last != nullptr && heads_in(*last) == heads_in(square) && follows(last->q, square.q) &&
-        follows(last->k, square.k)) {
+    if (last != nullptr && heads_in(*last) == heads_in(square) &&
+        goes_on(*last, square, &DevicePiece::q) && goes_on(*last, square, &DevicePiece::k)) {
       const auto found =
           between.find({heads_in(square), numbers_of(square.q), numbers_of(last->k)});
       if (found != between.end()) {
@@ -173,9 +188,9 @@ std::vector<Run> rows_in(const std::vector<Run>& runs, Run rows) {
 
 }  // namespace
 
-std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band) {
+std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band, bool places) {
   std::vector<DevicePiece> cut, full, causal, bands;
-  for (const Tile& tile : tiles) Cut(tile, band, &cut).run();
+  for (const Tile& tile : tiles) Cut(tile, band, places, &cut).run();
   for (const DevicePiece& piece : cut) {
     (piece.kind == PieceKind::kFull     ? full
      : piece.kind == PieceKind::kCausal ? causal

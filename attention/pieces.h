@@ -19,13 +19,15 @@ struct DevicePiece {
   PieceKind kind = PieceKind::kFull;
   int64_t head_begin = 0, head_end = 0, head_step = 1;
   Run q, k;  // rows of the tensors that have them: the rank's, or a message's
-  // Of a band: query i sees key j where low <= (k_pos + j * k_step) - (q_pos + i * q_step) <= high
-  // of the plan's band.
+  // Of a band, and of all pieces where places count: query i stands at q_pos + i * q_step, key j at
+  // k_pos + j * k_step, and sees it where low <= key's - query's <= high of the plan's band.
   int64_t q_pos = 0, q_step = 0, k_pos = 0, k_step = 0;
 };
 
-// Few and large pieces that cover the tiles.
-std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band);
+// Few and large pieces that cover the tiles. places: whether distances count beside what is seen
+// (ALiBi): each piece then says where its rows stand, and only rows that go on evenly are joined.
+std::vector<DevicePiece> pieces_of(const std::vector<Tile>& tiles, const Band& band,
+                                   bool places = false);
 
 // The same tiles with the rows of the side that travels counted in the message, set by set; a tile
 // whose heads lie in several sets is one for each.

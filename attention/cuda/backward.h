@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/cuda/block.h"
+#include "attention/cuda/scores.h"
 
 namespace rueda::attention::cuda {
 
@@ -17,11 +18,12 @@ struct QueryNumbers {
     lse[t] = has ? *number(call.lse, batch, head, queries, begin + t) : minus_infinity();
     delta[t] = has ? *number(call.delta, batch, head, queries, begin + t) : 0;
   }
-  // The weight of a score, and what a change of the score changes.
-  RUEDA_DEVICE void weigh(const Call& call, int row, bool seen, float score, float dp, float* p,
-                          float* ds) const {
-    *p = seen && lse[row] != minus_infinity() ? expf(score * call.scale - lse[row]) : 0;
-    *ds = *p * (dp - delta[row]) * call.scale;
+  // The weight of a product of rows, and what a change of the product changes.
+  RUEDA_DEVICE void weigh(const Scores& scores, int row, bool seen, float product, int64_t apart,
+                          float dp, float* p, float* ds) const {
+    const bool counts = seen && lse[row] != minus_infinity();
+    *p = counts ? expf(scores.of(product, apart) - lse[row]) : 0;
+    *ds = counts ? *p * (dp - delta[row]) * scores.change(product) : 0;
   }
 };
 
@@ -41,6 +43,7 @@ struct BackwardQueries {
                                int64_t batch, int64_t head, Shared& s) {
     const int width = call.head_dim;
     const int64_t kv_head = head / (call.heads / call.kv_heads);
+    const Scores made(call, batch, head);
     typename Block::template Own<Kept> own;
     block.each([&](int t) {
       load<Element>(t, call.q, batch, head, item.rows, 0, width, &s.q);
@@ -66,8 +69,9 @@ struct BackwardQueries {
           for (int i = 0; i < kEach; ++i) {
             for (int j = 0; j < kEach; ++j) {
               const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-              s.rows.weigh(call, row, sees<false>(item, row, keys, begin + key), scores[i][j],
-                           own[t].dp[i][j], &p, &s.ds.at[row][key]);
+              s.rows.weigh(made, row, sees<false>(item, row, keys, begin + key), scores[i][j],
+                           difference<false>(item, row, keys, begin + key), own[t].dp[i][j], &p,
+                           &s.ds.at[row][key]);
             }
           }
         });
@@ -105,6 +109,7 @@ struct BackwardKeys {
         for (int j = 0; j < kColumns; ++j) own[t].dk[i][j] = own[t].dv[i][j] = 0;
     });
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const Scores made(call, batch, head);
       for (int64_t r = item.first; r < item.first + item.ranges; ++r) {
         const Range& queries = call.ranges[r];
         for (int64_t begin = 0; begin < queries.rows.count; begin += kRows) {
@@ -121,8 +126,9 @@ struct BackwardKeys {
             for (int i = 0; i < kEach; ++i) {
               for (int j = 0; j < kEach; ++j) {
                 const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-                s.rows.weigh(call, row, sees<true>(item, key, queries, begin + row), scores[i][j],
-                             dp[i][j], &s.p.at[row][key], &s.ds.at[row][key]);
+                s.rows.weigh(made, row, sees<true>(item, key, queries, begin + row), scores[i][j],
+                             difference<true>(item, key, queries, begin + row), dp[i][j],
+                             &s.p.at[row][key], &s.ds.at[row][key]);
               }
             }
           });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/cuda/block.h"
+#include "attention/cuda/scores.h"
 
 namespace rueda::attention::cuda {
 
@@ -23,6 +24,7 @@ struct Forward {
                                int64_t batch, int64_t head, Shared& s) {
     const int width = call.head_dim;
     const int64_t kv_head = head / (call.heads / call.kv_heads);
+    const Scores made(call, batch, head);
     typename Block::template Own<Kept> own;
     block.each([&](int t) {
       load<Element>(t, call.q, batch, head, item.rows, 0, width, &s.q);
@@ -54,9 +56,10 @@ struct Forward {
           for (int i = 0; i < kEach; ++i) {
             for (int j = 0; j < kEach; ++j) {
               const int row = t / kSide + kSide * i, key = t % kSide + kSide * j;
-              s.p.at[row][key] = sees<false>(item, row, keys, begin + key)
-                                     ? scores[i][j] * call.scale
-                                     : minus_infinity();
+              s.p.at[row][key] =
+                  sees<false>(item, row, keys, begin + key)
+                      ? made.of(scores[i][j], difference<false>(item, row, keys, begin + key))
+                      : minus_infinity();
             }
           }
         });

@@ -12,7 +12,7 @@
 
 namespace rueda::attention::cuda {
 
-inline constexpr uint32_t kAttentionVersion = 2;
+inline constexpr uint32_t kAttentionVersion = 3;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
@@ -32,7 +32,7 @@ struct RowRun {
 
 /* Rows of the other side, and what is seen: the i-th row of an item's job stands at own_pos + i *
  * own_step, the j-th here at pos + j * pos_step; query sees key where low <= key's - query's <=
- * high. */
+ * high. With ALiBi the distance counts, too. */
 struct Range {
   RowRun rows;
   int64_t pos, pos_step, own_pos, own_step, low, high;
@@ -50,12 +50,13 @@ struct Call {
   Format format;                    /* of q, k, v, dout */
   int32_t head_dim;                 /* 1 to 256 */
   int64_t batches, heads, kv_heads; /* kv_heads divides heads */
-  float scale;
+  float scale, softcap;             /* softcap 0: none */
   Strided q, k, v;
   Strided acc, m, sums; /* forward, float32: as in attention/local_kernel.h */
   Strided dout;
   Strided lse, delta, dq, dk, dv; /* backward, float32; gradients are added to */
-  const Item* items;              /* of queries; of keys in backward_keys */
+  Strided slopes;    /* ALiBi, float32: a number of each batch and head; data null: none */
+  const Item* items; /* of queries; of keys in backward_keys */
   const Range* ranges;
   int64_t item_count;
 };

@@ -6,7 +6,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,6 +33,11 @@ namespace rueda::c {
 void digest_with_avx2(const void* const* parts, const size_t* bytes, size_t count,
                       uint8_t* digest) {
   digest_of_parts(parts, bytes, count, digest);
+}
+
+bool read_digest_with_avx2(pid_t pid, const uint64_t* from, void* const* parts, const size_t* bytes,
+                           size_t count, uint8_t* digest) {
+  return ChunkReader(pid, from, parts, bytes, count).read_all(digest);
 }
 
 }  // namespace rueda::c

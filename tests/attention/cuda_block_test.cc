@@ -25,7 +25,8 @@ struct Memory {
         delta(p.dlse.size()),
         dq(p.q.size()),
         dk(p.k.size()),
-        dv(p.k.size()) {}
+        dv(p.k.size()),
+        slopes(p.spec.alibi_slopes) {}
 
   // Of the query heads of one KV head. Numbers of a row lie as (batch, heads, rows).
   cuda::Call call(int64_t kv_head) {
@@ -54,6 +55,11 @@ struct Memory {
     call.heads = group;
     call.kv_heads = 1;
     call.scale = static_cast<float>(spec.softmax_scale());
+    call.softcap = static_cast<float>(spec.softcap);
+    if (!slopes.empty()) {
+      const bool of_each = std::ssize(slopes) > spec.heads;  // entry of the batch
+      call.slopes = {slopes.data() + kv_head * group, of_each ? spec.heads : 0, 0, 1};
+    }
     call.q = queries(q, size);
     call.k = keys(k, size);
     call.v = keys(v, size);
@@ -71,7 +77,7 @@ struct Memory {
 
   AttentionSpec spec;
   std::vector<std::byte> q, k, v, dout;
-  Floats acc, m, sums, lse, delta, dq, dk, dv;
+  Floats acc, m, sums, lse, delta, dq, dk, dv, slopes;
 };
 
 // One side of a tile.
@@ -187,6 +193,7 @@ TEST_CASE("the block kernel's arithmetic is exact for every mask", "[attention][
     spec.head_dim = maker.one_of<int64_t>({1, 8, 20, 64});
     spec.dtype = maker.one_of({DType::kFloat32, DType::kBFloat16, DType::kFloat16});
     spec.kv_wire = spec.dtype;
+    if (seed % 3 == 0) maker.change_scores(&spec);
     INFO("seed " << seed);
     check_exact(spec, seed);
   }
@@ -197,6 +204,10 @@ TEST_CASE("the block kernel's arithmetic is exact for every class of head_dim an
   for (const int64_t head_dim : {64, 65, 128, 130, 256}) {
     for (const bool causal : {false, true}) {
       AttentionSpec spec;
+      if (head_dim % 64 == 0) {
+        spec.softcap = causal ? 0.7 : 0;
+        spec.alibi_slopes = {0.03125f, 0.25f};
+      }
       spec.length = 141;
       spec.heads = 2;
       spec.head_dim = head_dim;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "rueda/rueda.h"
 
@@ -76,6 +77,15 @@ static void check_digest(void) {
   bytes[0] = 19;
   rueda_digest(parts, bytes, 1, whole);
   CHECK(memcmp(whole, cut, 16) == 0 && memcmp(whole, of_nothing, 16) != 0);
+  {
+    const uint64_t from[1] = {(uint64_t)(uintptr_t)text};
+    char copy[19] = {0};
+    void* into[1];
+    into[0] = copy;
+    CHECK(rueda_read_digest(-1, from, into, bytes, 1, cut) == 0);
+    CHECK(rueda_read_digest(getpid(), from, into, bytes, 1, cut) == 1);
+    CHECK(memcmp(copy, text, 19) == 0 && memcmp(whole, cut, 16) == 0);
+  }
 }
 
 static void check_without_context(void) {

@@ -4,6 +4,8 @@
 
 #include "bindings/c/digest_parts.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <catch2/catch.hpp>
 #include <random>
@@ -61,4 +63,49 @@ TEST_CASE("with AVX2 and without it the digests are equal", "[digest]") {
     }
   }
 #endif
+}
+
+TEST_CASE("what is read from a process has the digest of what has come", "[digest]") {
+  std::mt19937 chance(2);
+  std::vector<uint8_t> whole(700'000);
+  for (uint8_t& each : whole) each = static_cast<uint8_t>(chance());
+  Digest expected;
+  const void* const all = whole.data();
+  const size_t size = whole.size();
+  rueda::c::digest_of_parts(&all, &size, 1, expected.data());
+  for (const int count : {1, 2, 7, 500}) {
+    const Ranges there = cut(whole, count, &chance);
+    for (const bool fast : {false, true}) {
+#if defined(__x86_64__)
+      if (fast && __builtin_cpu_supports("avx2") == 0) continue;
+#else
+      if (fast) continue;
+#endif
+      std::vector<uint8_t> came(size);
+      std::vector<uint64_t> from;
+      std::vector<void*> parts;
+      for (const void* part : there.parts) {
+        from.push_back(reinterpret_cast<uintptr_t>(part));
+        parts.push_back(came.data() + (static_cast<const uint8_t*>(part) - whole.data()));
+      }
+      const auto read = [&](pid_t pid, Digest* digest) {
+#if defined(__x86_64__)
+        if (fast)
+          return rueda::c::read_digest_with_avx2(pid, from.data(), parts.data(),
+                                                 there.bytes.data(), from.size(), digest->data());
+#endif
+        return rueda::c::ChunkReader(pid, from.data(), parts.data(), there.bytes.data(),
+                                     from.size())
+            .read_all(digest->data());
+      };
+      INFO(count << " ranges, " << (fast ? "AVX2" : "any processor"));
+      Digest digest;
+      REQUIRE(read(getpid(), &digest));
+      CHECK(came == whole);
+      CHECK(digest == expected);
+      CHECK_FALSE(read(-1, &digest));
+      from.back() = 1;  // where nobody has memory
+      CHECK(read(getpid(), &digest) == (there.bytes.back() == 0));
+    }
+  }
 }

@@ -15,18 +15,35 @@ import rueda.attention as ra
 import torch
 from rueda.attention import device as on_device
 from rueda.attention.device import _kernels
+from rueda.attention.device._scores import Scores
 
 RING_FORWARD, RING_BOTH = 0.88, 0.92  # of one call's speed, 8 ranks
 LOCAL_FORWARD, LOCAL_BACKWARD = 600, 500  # TFLOP/s, causal 8k, bfloat16
 
 
-def dense(q, k, v, causal):
+SLOPES = (0.5, 0.25, 0.0625, -0.125)
+# What scores become, and the layout of four ranks.
+CHANGES = [
+    ("", {}, "zigzag"),
+    (", softcap", {"softcap": 2.0}, "zigzag"),
+    (", ALiBi", {"alibi_slopes": SLOPES}, "zigzag"),
+    (", ALiBi", {"alibi_slopes": SLOPES}, "striped"),
+]
+
+
+def dense(q, k, v, causal, softcap=0.0, alibi_slopes=None):
     group = q.shape[2] // k.shape[2]
     q, k, v = (x.double() for x in (q, k, v))
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+    n = q.shape[1]
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        place = torch.arange(n, device=q.device, dtype=torch.float64)
+        slopes = torch.tensor(alibi_slopes, device=q.device, dtype=torch.float64)
+        scores = scores - slopes[:, None, None] * (place[:, None] - place).abs()
     if causal:
-        n = q.shape[1]
         scores = scores.masked_fill(torch.ones(n, n, device=q.device).triu(1).bool(), -torch.inf)
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
 
@@ -41,11 +58,11 @@ def error(got, wanted):
     return float((got.double() - wanted).norm() / wanted.norm())
 
 
-def results(qkv, dout, ranks, layout, causal):
+def results(qkv, dout, ranks, layout, causal, **changes):
     """Output and gradients of a virtual ring."""
     ring = ra.VirtualRing(ranks)
     full = [x.clone().requires_grad_() for x in qkv]
-    outs = ring.attention(*(ring.shard(x, layout=layout) for x in full), layout=layout, causal=causal)
+    outs = ring.attention(*(ring.shard(x, layout=layout) for x in full), layout=layout, causal=causal, **changes)
     out = ring.unshard(outs, layout=layout)
     out.backward(dout)
     return [out.detach(), *(x.grad for x in full)]
@@ -59,6 +76,12 @@ def usable(where):
                 yield kernel.name, dtype
 
 
+def has(name, dtype, where, changes):
+    """Whether the kernel can make that of scores."""
+    kernel = next(k for k, _ in _kernels._candidates(where, dtype, 64)[1] if k.name == name)
+    return kernel.lacks(Scores(changes.get("softcap", 0.0), changes.get("alibi_slopes"))) is None
+
+
 def exact(options, only=None):
     wrong = 0
     tokens = min(options.tokens, 700)
@@ -66,20 +89,24 @@ def exact(options, only=None):
         if only is not None and name != only:
             continue
         on_device.use_kernel(name, device=options.device)
-        for dim in (64, 128, 72):
+        calls = [(dim, *CHANGES[0]) for dim in (64, 128, 72)]
+        calls += [(64, *change) for change in CHANGES[1:] if has(name, dtype, options.device, change[1])]
+        for dim, said, changes, layout in calls:
             *qkv, dout = tensors(options.device, dtype, tokens, 4, 2, dim)
             whole = [x.double().requires_grad_() for x in qkv]
-            out = dense(*whole, True)
+            out = dense(*whole, True, **changes)
             out.backward(dout.double())
             wanted = [out.detach(), *(x.grad for x in whole)]
-            one = [error(*pair) for pair in zip(results(qkv, dout, 1, "contiguous", True), wanted)]
-            many = [error(*pair) for pair in zip(results(qkv, dout, 4, "zigzag", True), wanted)]
+            one = [error(*pair) for pair in zip(results(qkv, dout, 1, "contiguous", True, **changes), wanted)]
+            many = [error(*pair) for pair in zip(results(qkv, dout, 4, layout, True, **changes), wanted)]
             # 16-bit libraries round every part's gradients: 1.5 roundings for 4 parts.
             floor = 1e-5 if dtype == torch.float32 else 1e-2 if dtype == torch.bfloat16 else 2e-3
+            if changes.get("softcap") and name.startswith("flash"):
+                floor = max(floor, 4e-3)  # the hardware's tanh
             right = all(a <= floor for a in one) and all(b <= 2 * a + 1e-5 for a, b in zip(one, many))
             wrong += not right
             print(
-                f"{'right' if right else 'WRONG'}: {name} {str(dtype)[6:]} head_dim {dim}: relative errors "
+                f"{'right' if right else 'WRONG'}: {name} {str(dtype)[6:]} head_dim {dim}{said}: relative errors "
                 f"{', '.join(f'{x:.1e}' for x in one)}; 4 ranks {', '.join(f'{x:.1e}' for x in many)}",
                 flush=True,
             )

@@ -77,6 +77,23 @@ class Lab:
     def inside(self, index, *words):
         return ip("-n", self.hosts[index], *words)
 
+    @contextlib.contextmanager
+    def dropped(self, index, address, ways=("in", "out")):
+        """Meanwhile what this host has from that address, or sends there, is lost without a word: for nft, which must be there."""
+        rules = {"in": ("input", f"saddr {address}"), "out": ("output", f"daddr {address}")}
+        family = "ip6" if self.ipv6_only else "ip"
+        chains = "".join(
+            f"chain {hook} {{ type filter hook {hook} priority 0; {family} {match} drop; }}\n" for hook, match in map(rules.get, ways)
+        )
+        self._nft(index, f"table inet dropped {{\n{chains}}}\n")
+        try:
+            yield
+        finally:
+            self._nft(index, "delete table inet dropped\n")
+
+    def _nft(self, index, text):
+        subprocess.run(["ip", "netns", "exec", self.hosts[index], "nft", "-f", "-"], input=text, text=True, check=True, timeout=30)
+
     def processes(self):
         """Ids of all processes on the hosts."""
         found = set()

@@ -14,6 +14,8 @@ from worlds import ranks
 
 WORLD = "torch"
 EVERYTHING = torch.ones(1, LENGTH, LENGTH)
+SLOPES = (0.5, 0.25, 0.0625, -0.125)
+OF_EACH = ((0.5, 0.25, 0.0625, 0.0), (0.1, 0.2, 0.3, 0.4))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,12 +61,15 @@ def kernel(request):
         yield request.param
 
 
-def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=None, shape=None, **options):
+def exact(
+    size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=None, shape=None, softcap=0.0, alibi_slopes=None,
+    **options,
+):  # fmt: skip
     """A virtual ring's outputs, log-sum-exps and gradients are those of the whole."""
     q, k, v, dout = inputs(**(shape or {}))
     k, v = (k, v) if kv is None else (k[:, :kv].clone(), v[:, :kv].clone())
     whole = [x.double().requires_grad_() for x in (q, k, v)]
-    wanted, lse = dense(*whole, times)
+    wanted, lse = dense(*whole, times, softcap, alibi_slopes)
     dlse = torch.where(torch.isinf(lse), 0.0, torch.randn(lse.shape, dtype=torch.float64)) * lse_gradient
     seen = torch.where(torch.isinf(lse), 0.0, lse)
     ((wanted * dout).sum() + (seen * dlse).sum()).backward()
@@ -75,7 +80,9 @@ def exact(size, times, layout="contiguous", lse_gradient=True, bound=1e-6, kv=No
     if options.get("per_sequence"):
         spread["cu_seqlens"] = options["cu_seqlens"]
     shards = [ring.shard(x, **spread) for x in full]
-    outs, lses = ring.attention(*shards, layout=layout, return_lse=True, **options)
+    outs, lses = ring.attention(
+        *shards, layout=layout, return_lse=True, softcap=softcap, alibi_slopes=alibi_slopes, **options
+    )
     out = ring.unshard(outs, **spread)
     own_lse = ring.unshard(lses, axis=2, **spread)
     assert error(out.detach(), wanted.detach()) <= bound
@@ -128,6 +135,31 @@ def test_other_schemes(size, kernel):
     exact(size, window(20, 3), "striped", window_size=(20, 3), ulysses_degree=size)
     exact(size, causal(), causal=True, shape={"heads": 4, "kv_heads": 4, "dim": 33})
     exact(size, causal(), causal=True, shape={"heads": 4, "kv_heads": 1, "dim": 1}, ulysses_degree=2)
+
+
+@pytest.mark.parametrize("name, size, layout", [
+    ("torch", 1, "contiguous"), ("torch", 3, "zigzag"), ("cuda", 2, "zigzag"), ("cuda", 4, "striped")
+])  # fmt: skip
+def test_softcap_and_alibi(name, size, layout):
+    with using(name):
+        softcap_and_alibi(size, layout)
+
+
+def softcap_and_alibi(size, layout):
+    exact(size, EVERYTHING, layout, softcap=1.5)
+    exact(size, EVERYTHING, layout, alibi_slopes=SLOPES, lse_gradient=False)
+    both = {"softcap": 2.0, "alibi_slopes": OF_EACH}
+    exact(size, causal(), layout, causal=True, **both)
+    exact(size, causal(), layout, causal=True, ulysses_degree=size, **both)
+    exact(size, causal(), layout, causal=True, rotate_forward="q", rotate_backward="q", **both)
+    exact(size, window(9, 4), layout, window_size=(9, 4), **both)
+    ends = (0, 11, 12, 40, LENGTH)
+    exact(size, packed(ends) * causal(), layout, cu_seqlens=ends, causal=True, per_sequence=layout == "zigzag", **both)
+    pairs = {"segment_lengths": (16, LENGTH), "dilation_rates": (1, 3)}
+    exact(size, dilated([*zip(*pairs.values())]), layout, **pairs, **both)
+    mask = ra.BlockMask.random(LENGTH, 8, density=0.4, seed=5)
+    exact(size, blocks_of(mask), layout, block_mask=mask, **both)
+    exact(size, window(1 << 30, 0, keys=31), layout, causal=True, kv=31, lse_gradient=False, **both)
 
 
 def test_long_windows_are_cut_into_rectangles_and_edges(kernel):

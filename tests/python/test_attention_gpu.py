@@ -8,8 +8,10 @@ import rueda as hvd
 import rueda.attention as ra
 import torch
 from attention_oracle import LENGTH, causal, dense, dilated, error, inputs
+from rueda.attention.device import _ring
+from rueda.torch import _compiler
 from fake_gpu import ENV, FakeGpuOfAttention, needs_stubs
-from test_attention_device import EVERYTHING, exact, one_thread, packed, window  # noqa: F401
+from test_attention_device import EVERYTHING, OF_EACH, SLOPES, exact, one_thread, packed, window  # noqa: F401
 from worlds import run_ranks
 
 pytestmark = needs_stubs
@@ -22,6 +24,8 @@ SCHEMES = [
     ("grouped, queries travel", dict(causal=True, ulysses_degree=2, rotate_forward="q", rotate_backward="q"), causal()),
     ("all heads", dict(causal=True, ulysses_degree=4), causal()),
     ("computed again in backward", dict(causal=True, save="qkv"), causal()),
+    ("softcap and slopes", dict(causal=True, softcap=2.0, alibi_slopes=SLOPES), causal()),
+    ("slopes of some heads", dict(ulysses_degree=2, rotate_backward="q", alibi_slopes=OF_EACH), EVERYTHING),
     ("a window of queries", dict(window_size=(9, 4), rotate_forward="q", rotate_backward="q"), window(9, 4)),
 ]  # fmt: skip
 
@@ -75,15 +79,19 @@ def attention_of_a_job():
         (lambda *x, **o: ra.ulysses_attention(*x, causal=True, **o), causal(), "zigzag", 1e-6),
         (lambda *x, **o: ra.usp_attention(*x, ulysses_degree=2, causal=True, **o), causal(), "zigzag", 1e-6),
     ]
-    for call, times, layout, bound in calls:
+    changed = [
+        (dict(softcap=2.0), lambda *x, **o: ra.ring_attention(*x, causal=True, **o), causal(), "zigzag", 1e-6),
+        (dict(softcap=1.5, alibi_slopes=SLOPES), lambda *x, **o: ra.usp_attention(*x, ulysses_degree=2, **o), EVERYTHING, "striped", 1e-6),
+    ]
+    for scores, call, times, layout, bound in [({}, *plain) for plain in calls] + changed:
         q, k, v, dout = inputs()
         whole = [x.double().requires_grad_() for x in (q, k, v)]
-        wanted, lse = dense(*whole, times)
+        wanted, lse = dense(*whole, times, scores.get("softcap", 0.0), scores.get("alibi_slopes"))
         wanted.backward(dout.double())
         at = torch.from_numpy(ra.position_ids(LENGTH, layout, rank, size))
         shards = [x[:, at].clone().requires_grad_() for x in (q, k, v)]
         with FakeGpuOfAttention(rank):
-            out, own_lse = call(*shards, layout=layout, length=LENGTH, return_lse=True)
+            out, own_lse = call(*shards, layout=layout, length=LENGTH, return_lse=True, **scores)
             out.backward(dout[:, at])
         assert error(out.detach(), wanted.detach()[:, at]) <= bound, (times.shape, layout)
         assert torch.allclose(own_lse.detach().double(), lse.detach()[:, :, at], rtol=2 * bound, atol=2 * bound)
@@ -95,6 +103,73 @@ def attention_of_a_job():
 def test_ranks_of_a_job_send_and_receive_by_their_gpus(size):
     outcome = run_ranks(size, attention_of_a_job, env=ENV)
     assert outcome.code == 0, outcome.output
+
+
+def compiled_attention_of_a_job():
+    rank, size = ra._groups.runtime.place.rank, ra._groups.runtime.place.size
+    torch.set_num_threads(1)
+    spread = {"layout": "zigzag", "length": LENGTH}
+    *qkv, dout = inputs()
+    at = torch.from_numpy(ra.position_ids(LENGTH, "zigzag", rank, size))
+    changed = {"softcap": 2.0, "alibi_slopes": SLOPES}
+
+    def every_scheme(q, k, v):
+        return [
+            *ra.ring_attention(q, k, v, causal=True, return_lse=True, **spread),
+            ra.ring_attention(q * 2, k, v, rotate="q", **changed, **spread),
+            ra.ulysses_attention(q, k, v, causal=True, **spread),
+        ]
+
+    def alone(q, k, v):
+        return [ra.ring_attention(q, k, v, causal=True, **spread)]
+
+    asked = []  # of each pass: whether a library's kernel cannot be used
+
+    class Chosen(_ring.Chosen):
+        def __init__(self, q, wants_delta=False, *more, **options):
+            asked.append(wants_delta)
+            super().__init__(q, wants_delta, *more, **options)
+
+    def run(function):
+        shards = [x[:, at].clone().requires_grad_() for x in qkv]
+        asked.clear()
+        with FakeGpuOfAttention(rank), pytest.MonkeyPatch.context() as changes:
+            changes.setattr(_ring, "Chosen", Chosen)
+            outs = function(*shards)
+            sum((out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum() for out in outs).backward()
+        return [x.detach() for x in outs], [x.grad for x in shards], sorted(asked)
+
+    for function in (every_scheme, alone):
+        eager = run(function)
+        for backend in ("eager", "aot_eager"):
+            torch.compiler.reset()
+            graph = torch.compile(function, backend=backend, fullgraph=True)
+            for _ in range(2):
+                outs, grads, wanted = run(graph)
+                assert all(torch.equal(*pair) for pair in zip(outs, eager[0])), backend
+                assert all(error(mine, right.double()) <= 1e-6 for mine, right in zip(grads, eager[1])), backend
+                assert wanted == eager[2], (backend, wanted, eager[2])
+    assert wanted == [False, False]  # nobody asked for a gradient of the log-sum-exp
+
+
+@pytest.mark.skipif(_compiler.graph is None, reason="this PyTorch cannot keep calls in their order")
+def test_graphs_give_the_same_bits_on_gpus():
+    outcome = run_ranks(2, compiled_attention_of_a_job, env=ENV)
+    assert outcome.code == 0, outcome.output
+
+
+@pytest.mark.skipif(_compiler.graph is None, reason="this PyTorch cannot keep calls in their order")
+def test_a_graph_knows_where_results_will_be():
+    from rueda.attention import _graph
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q, k = (torch.empty(2, 10, heads, 16, dtype=torch.bfloat16, device="cuda:0") for heads in (4, 2))
+        out, lse, kept = _graph._attention(q, k, k, 10, 0)
+        grads = _graph._attention_backward(out, None, q, k, k, out, lse, kept, 10, 0)
+    assert (out.device, out.dtype, out.shape) == (q.device, q.dtype, q.shape)
+    assert (lse.device, lse.dtype, lse.shape) == (q.device, torch.float32, (2, 4, 10)) and kept.device.type == "cpu"
+    assert [(x.device, x.shape) for x in grads] == [(x.device, x.shape) for x in (q, k, k)]
 
 
 def a_kernel_fails():

@@ -9,9 +9,11 @@ import gpu_attention
 import pytest
 import rueda.attention as ra
 import torch
-from attention_oracle import causal, dense, error, inputs
+from attention_oracle import LENGTH, causal, dense, error, inputs
 from rueda.attention.device import _kernels, _libraries
 from rueda.attention.device._blocks import Blocks
+from rueda.attention.device._scores import Scores
+from test_attention_device import OF_EACH, SLOPES
 
 HALF = torch.bfloat16
 
@@ -25,28 +27,42 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def softmax(q, k, v, scale, is_causal):
-    """(b, h, s, d), fewer KV heads allowed: out and the log-sum-exp, as a kernel would have them."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, 1).double() for x in (k, v))
-    scores = q.double() @ k.transpose(2, 3) * scale
+def scores_of(q, k, scale, is_causal, softcap=0.0, slopes=None):
+    """And how much they change with what softcap was given. ALiBi as flash-attn has it: aligned at the end, of causal calls without what
+    a query's scores have in common."""
+    scores, change = q.double() @ k.transpose(2, 3) * scale, 1.0
+    if softcap:
+        part = torch.tanh(scores / softcap)
+        scores, change = part * softcap, 1 - part.square()
+    if slopes is not None:
+        assert slopes.dtype == torch.float32 and slopes.is_contiguous()
+        assert tuple(slopes.shape) in (q.shape[1:2], q.shape[:2])
+        rows, columns = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], torch.arange(k.shape[2])
+        bias = columns if is_causal else -(rows - columns).abs()
+        scores = scores + slopes.double()[..., None, None] * bias
     if is_causal:
         assert q.shape[2] == k.shape[2], "a causal call that is no square"
         scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return scores, change
+
+
+def softmax(q, k, v, scale, is_causal, *changes):
+    """(b, h, s, d), fewer KV heads allowed: out and the log-sum-exp, as a kernel would have them."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, 1).double() for x in (k, v))
+    scores, _ = scores_of(q, k, scale, is_causal, *changes)
     lse = torch.logsumexp(scores, -1)
     return (torch.exp(scores - lse[..., None]) @ v).to(q.dtype), lse.float()
 
 
-def gradients(dout, q, k, v, out, lse, scale, is_causal):
+def gradients(dout, q, k, v, out, lse, scale, is_causal, *changes):
     """Of the part that these keys are, from the whole's out and lse."""
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = (x.repeat_interleave(group, 1).double() for x in (k, v))
-    scores = q.double() @ wide_k.transpose(2, 3) * scale
-    if is_causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    scores, change = scores_of(q, wide_k, scale, is_causal, *changes)
     p = torch.exp(scores - lse.double()[..., None])
     delta = (dout.double() * out.double()).sum(-1, keepdim=True)
-    ds = p * (dout.double() @ wide_v.transpose(2, 3) - delta) * scale
+    ds = p * (dout.double() @ wide_v.transpose(2, 3) - delta) * scale * change
     dk, dv = ds.transpose(2, 3) @ q.double(), p.transpose(2, 3) @ dout.double()
     shape = (k.shape[0], k.shape[1], group, *k.shape[2:])
     return (ds @ wide_k).to(q.dtype), *(x.reshape(shape).sum(2).to(q.dtype) for x in (dk, dv))
@@ -119,9 +135,9 @@ def _heads_second(*tensors):
 def _flash2(results):
     """flash-attn of a version that gives so many results; (b, s, h, d)."""
 
-    def compute(q, k, v, softmax_scale, causal):
+    def compute(q, k, v, softmax_scale, causal, *changes):
         _look(*_heads_second(q, k), 8, (HALF, torch.float16), False)
-        out, lse = softmax(*_heads_second(q, k, v), softmax_scale, causal)
+        out, lse = softmax(*_heads_second(q, k, v), softmax_scale, causal, *changes)
         lse = torch.where(torch.isneginf(lse), torch.inf, lse)
         out = out.transpose(1, 2)
         if results == 4:
@@ -129,8 +145,8 @@ def _flash2(results):
         lse = torch.nn.functional.pad(lse, (0, -lse.shape[2] % 128))  # rows rounded up
         return out, q, k, v, out, lse, None, torch.zeros(2)
 
-    def write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal):
-        grads = gradients(*_heads_second(dout, q, k, v, out), softmax_lse, softmax_scale, causal)
+    def write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal, *changes):
+        grads = gradients(*_heads_second(dout, q, k, v, out), softmax_lse, softmax_scale, causal, *changes)
         for into, grad in zip((dq, dk, dv), grads):
             assert into.is_contiguous()
             into.copy_(grad.transpose(1, 2))
@@ -146,15 +162,15 @@ def fake_flash2_new(monkeypatch):
         q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
         return_softmax,
     ):  # fmt: skip
-        assert (window_size_left, window_size_right, softcap, dropout_p) == (-1, -1, 0.0, 0.0)
-        return compute(q, k, v, softmax_scale, causal)
+        assert (window_size_left, window_size_right, dropout_p) == (-1, -1, 0.0)
+        return compute(q, k, v, softmax_scale, causal, softcap, alibi_slopes)
 
     def _flash_attn_backward(
         dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left,
         window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
     ):  # fmt: skip
         assert not deterministic
-        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal)
+        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal, softcap, alibi_slopes)
 
     return _install(monkeypatch, _libraries.Flash2(), _flash_attn_forward, _flash_attn_backward)
 
@@ -164,13 +180,13 @@ def fake_flash2_old(monkeypatch):
 
     def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_softmax):
         assert window_size == (-1, -1)
-        return compute(q, k, v, softmax_scale, causal)
+        return compute(q, k, v, softmax_scale, causal, 0.0, alibi_slopes)
 
     def _flash_attn_backward(
         dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size, alibi_slopes,
         deterministic, rng_state=None,
     ):  # fmt: skip
-        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal)
+        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal, 0.0, alibi_slopes)
 
     return _install(monkeypatch, _libraries.Flash2(), _flash_attn_forward, _flash_attn_backward)
 
@@ -183,7 +199,7 @@ def fake_flash3(monkeypatch):
         window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,
     ):  # fmt: skip
         assert out_ is None and cu_seqlens_q is None
-        return compute(q, k, v, softmax_scale, causal)
+        return compute(q, k, v, softmax_scale, causal, softcap)
 
     def _flash_attn_backward(
         dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, sequed_q, sequed_k, max_seqlen_q, max_seqlen_k,
@@ -191,7 +207,7 @@ def fake_flash3(monkeypatch):
         deterministic=False, sm_margin=0,
     ):  # fmt: skip
         assert cu_seqlens_q is None and max_seqlen_k is None
-        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, is_causal)
+        return write(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, is_causal, softcap)
 
     return _install(monkeypatch, _libraries.Flash3(), _flash_attn_forward, _flash_attn_backward)
 
@@ -207,37 +223,81 @@ def _install(monkeypatch, library, forward, backward):
 FAKES = [fake_cudnn, fake_flash, fake_efficient, fake_flash2_new, fake_flash2_old, fake_flash3]
 
 
-@pytest.mark.parametrize("fake", FAKES)
-@pytest.mark.parametrize("dim", [16, 20])
-def test_rings_of_each_library_are_exact_to_its_rounding(monkeypatch, fake, dim):
-    library = fake(monkeypatch)
+def counted(monkeypatch, library):
+    """It computes on CPU tensors, before PyTorch's operations; gives how often."""
     monkeypatch.setattr(library, "device", "cpu")
     calls = {"forward": 0, "backward": 0}
     for name in calls:
         original = getattr(library, name)
 
-        def counted(*args, original=original, name=name):
+        def call(*args, original=original, name=name):
             calls[name] += 1
             return original(*args)
 
-        monkeypatch.setattr(library, name, counted)
+        monkeypatch.setattr(library, name, call)
     monkeypatch.setattr(_kernels, "_list", lambda kind, capability: [library, Blocks()])
+    return calls
+
+
+def exact_to_rounding(times, layout, dim=16, softcap=0.0, alibi_slopes=None, **options):
+    """A ring of four in 16 bits, against the whole in 64."""
     q, k, v, dout = inputs(dim=dim, dtype=HALF)
     whole = [x.double().requires_grad_() for x in (q, k, v)]
-    wanted, lse = dense(*whole, causal())
+    wanted, lse = dense(*whole, times, softcap, alibi_slopes)
     wanted.backward(dout.double())
     ring = ra.VirtualRing(4)
     full = [x.clone().requires_grad_() for x in (q, k, v)]
-    shards = [ring.shard(x, layout="zigzag") for x in full]
-    outs, lses = ring.attention(*shards, layout="zigzag", causal=True, return_lse=True)
-    out = ring.unshard(outs, layout="zigzag")
+    shards = [ring.shard(x, layout=layout) for x in full]
+    outs, lses = ring.attention(
+        *shards, layout=layout, return_lse=True, softcap=softcap, alibi_slopes=alibi_slopes, **options
+    )
+    out = ring.unshard(outs, layout=layout)
     out.backward(dout)
     assert error(out.detach(), wanted.detach()) <= 4e-3
-    own = ring.unshard(lses, layout="zigzag", axis=2)
+    own = ring.unshard(lses, layout=layout, axis=2)
     assert torch.allclose(own.double(), lse, rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(full, whole):
         assert error(mine.grad, theirs.grad) <= 8e-3
+
+
+@pytest.mark.parametrize("fake", FAKES)
+@pytest.mark.parametrize("dim", [16, 20])
+def test_rings_of_each_library_are_exact_to_its_rounding(monkeypatch, fake, dim):
+    calls = counted(monkeypatch, fake(monkeypatch))
+    exact_to_rounding(causal(), "zigzag", dim, causal=True)
     assert calls["forward"] >= 12 and calls["backward"] >= 12
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_softcap_goes_to_a_library_that_has_it(monkeypatch, fake):
+    library = fake(monkeypatch)
+    calls = counted(monkeypatch, library)
+    exact_to_rounding(causal(), "zigzag", causal=True, softcap=1.5)
+    has = fake in (fake_flash2_new, fake_flash3)
+    assert (library.lacks(Scores(1.5, None)) is None) == has
+    assert calls["forward"] == calls["backward"] and (calls["forward"] >= 12) == has
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_alibi_goes_to_a_library_where_its_distances_are_those_of_the_sequence(monkeypatch, fake):
+    library = fake(monkeypatch)
+    calls = counted(monkeypatch, library)
+    has = fake in (fake_flash2_new, fake_flash2_old)
+    assert (library.lacks(Scores(0.0, torch.ones(1, 4))) is None) == has
+
+    def computed(*arguments, **options):
+        calls.update(forward=0, backward=0)
+        exact_to_rounding(*arguments, alibi_slopes=OF_EACH, **options)
+        assert calls["forward"] == calls["backward"]
+        return calls["forward"]
+
+    every = torch.ones(1, LENGTH, LENGTH)
+    assert computed(causal(), "striped", causal=True) >= 16 * has  # all of it: squares that are off by less than a step
+    assert computed(causal(), "zigzag", causal=True) == 7 * has  # the squares at home; those of the last rank are one
+    assert computed(every, "contiguous") == 4 * has
+    assert computed(causal(), "contiguous", causal=True, ulysses_degree=4) == 4 * has
+    if fake is fake_flash2_new:
+        exact_to_rounding(causal(), "striped", causal=True, softcap=2.0, alibi_slopes=SLOPES)
 
 
 def test_a_gradient_of_the_log_sum_exp_goes_to_a_kernel_that_takes_it(monkeypatch):

@@ -245,3 +245,73 @@ def test_a_rank_is_lost_and_another_comes(tmp_path, program, env):
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
         assert f"[{rank}]<stdout>: done 2 [0, 2]" in done.stdout, done.stdout + done.stderr
+
+
+EXAMPLE = """
+# As Horovod's tensorflow2_keras_mnist_elastic.py: a batch before the state is made, and in the reset callback.
+import os, signal, sys
+import numpy as np
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+from rueda._runtime import runtime  # for the test alone
+
+hvd.init()
+x = np.random.default_rng(hvd.rank()).normal(size=(64, 4)).astype(np.float32)
+dataset = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).repeat().batch(8)
+model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1)])
+model.compile(loss="mse", optimizer=hvd.DistributedOptimizer(tf.optimizers.Adam(0.001 * hvd.size())))
+model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
+state = hvd.elastic.KerasState(model, batch=0, epoch=0, enough=False)
+
+
+def on_state_reset():
+    state.model.optimizer.learning_rate.assign(0.001 * hvd.size())
+    state.model.fit(dataset, steps_per_epoch=1, epochs=1, callbacks=None, verbose=0)
+
+
+class Ends(tf.keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if state.epoch == 1 and runtime.epoch.member == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.enough = state.epoch > 2 and hvd.size() == 2
+
+    def on_epoch_end(self, epoch, logs=None):
+        if state.enough:
+            self.model.stop_training = True
+
+
+state.register_reset_callbacks([on_state_reset])
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.elastic.UpdateEpochStateCallback(state),
+    hvd.elastic.UpdateBatchStateCallback(state),
+    Ends(),
+    hvd.elastic.CommitStateCallback(state),
+]
+
+
+@hvd.elastic.run
+def train(state):
+    state.model.fit(dataset, steps_per_epoch=8 // hvd.size(), epochs=100_000 - state.epoch, callbacks=callbacks, verbose=0)
+
+
+train(state)
+mine = model.get_weights()
+assert all((a == b).all() for each in hvd.allgather_object(mine) for a, b in zip(each, mine))
+print("done", hvd.size(), runtime.epoch.members, round(float(model.optimizer.learning_rate), 4), flush=True)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no tensorflow here")
+def test_keras_as_horovods_example_has_it_on_a_host_that_fails_and_comes_back_after_its_cooldown(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(EXAMPLE)
+    hosts = "echo 127.0.0.2:1; echo 127.0.0.3:1"
+    command = [sys.executable, "-m", "rueda.compat.horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", hosts]
+    command += ["--blacklist-cooldown-range", "1", "2", sys.executable, str(file)]
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        assert f"[{rank}]<stdout>: done 2 [0, 2] 0.002" in done.stdout, done.stdout + done.stderr
+    assert "host 127.0.0.3 is not used for" in done.stderr, done.stderr

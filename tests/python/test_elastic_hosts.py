@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shutil
 import sys
 import time
 
@@ -13,6 +14,7 @@ from test_hosts_launch import PATIENCE, Job, wait_until_empty
 
 WHY_NOT = namespaces.why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+needs_nft = pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed (nftables)")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,61 @@ def test_a_control_connection_that_breaks_is_made_again_and_no_rank_notices(lab,
     assert wait_until_empty(lab)
 
 
+def list_anew(hosts, lines):
+    pathlib.Path(f"{hosts}.new").write_text(lines)
+    pathlib.Path(f"{hosts}.new").rename(hosts)
+
+
+def steps_of(folder, member):
+    return sum(line[0] == "did" for line in said_in(folder).get(member, []))
+
+
+@needs_nft
+@pytest.mark.parametrize("ways", [("in", "out"), ("in",), ("out",)], ids="-".join)
+def test_a_control_connection_that_is_silent_for_a_while_costs_no_rank(lab, tmp_path, ways):
+    one, two, three = lab.hosts
+    hosts, folder = tmp_path / "hosts", tmp_path / "said"
+    folder.mkdir()
+    hosts.write_text(f"{one}:1\n{two}:1\n")
+    job = train(folder, ["-np", 2, "--min-np", 1, "--host-discovery-script", f"cat {hosts}"], 10, 3)
+    wait_for_step(folder, 1, 5, job)
+    with lab.dropped(1, lab.address(98), ways):  # this machine has nobody but the controller
+        end = time.monotonic() + 3.5  # a second and a half before it counts as the host's death
+        job.wait_for(f"host {two} has given no sign of life for 1 s")
+        begun = steps_of(folder, 1)
+        time.sleep(end - time.monotonic())
+        assert steps_of(folder, 1) > begun + 10, job.text
+    job.wait_for(f"host {two} is back|host {two}: its connection had ended, and was made again")
+    list_anew(hosts, f"{one}:1\n{two}:1\n{three}:1\n")  # which takes what the connection carries
+    assert job.wait() == 0, job.text
+    assert "lost" not in job.text and "no other was made" not in job.text, job.text
+    said = said_in(folder)
+    check(said, 10)
+    assert sizes(said, 0) == sizes(said, 1) == [2, 3] and sizes(said, 2) == [3]
+    assert wait_until_empty(lab)
+
+
+@needs_nft
+def test_a_control_connection_that_stays_silent_is_that_hosts_death(lab, tmp_path):
+    one, two, three = lab.hosts
+    hosts, folder = tmp_path / "hosts", tmp_path / "said"
+    folder.mkdir()
+    hosts.write_text(f"{one}:1\n{two}:1\n")
+    options = ["-np", 2, "--min-np", 1, "--host-discovery-script", f"cat {hosts}", "--silence-timeout", 2]
+    job = train(folder, options, 10, 2)
+    wait_for_step(folder, 1, 5, job)
+    with lab.dropped(1, lab.address(98)):  # its rank still reaches the other one
+        job.wait_for(f"host {two} .*is lost: no sign of life for 2 s")
+        job.wait_for("1 ranks? goe?s? on")
+        list_anew(hosts, f"{one}:1\n{three}:1\n")
+        assert job.wait() == 0, job.text
+        assert wait_until_empty(lab)  # its own agent, which hears as little, has ended it
+    assert f"host {one} " not in job.text and f"on {one} was lost" not in job.text, job.text
+    said = said_in(folder)
+    check(said, 10)
+    assert sizes(said, 0) == [2, 1, 2] and sizes(said, 1) == [2] and sizes(said, 2) == [2]
+
+
 LEAVES = """
 import os
 import rueda.torch as hvd
@@ -99,8 +156,7 @@ def test_hosts_that_leave_together_leave_what_each_of_their_ranks_has_for_itself
     options = ["-np", 3, "--min-np", 1, "--host-discovery-script", f"cat {hosts}"]
     job = Job(*options, "--rsh-agent", "ip netns exec", sys.executable, script)
     job.wait_for(r"step \d+ of 3")
-    pathlib.Path(f"{hosts}.new").write_text(f"{lab.hosts[2]}:1\n")
-    pathlib.Path(f"{hosts}.new").rename(hosts)
+    list_anew(hosts, f"{lab.hosts[2]}:1\n")
     assert job.wait() == 0, job.text
     found = {int(member): list(map(int, rest.split())) for member, rest in re.findall(r"orphan (\d) (.*)", job.text)}
     # The mirror of 0 was 1, which left with it: one of them has made steps more, until 2 had all.
@@ -120,8 +176,7 @@ def test_a_host_that_is_cut_off_is_left_behind_and_one_that_is_found_joins(lab, 
     try:
         job.wait_for(f"host {two} .*is lost: no sign of life for 1 s")
         job.wait_for("1 ranks? goe?s? on")
-        pathlib.Path(f"{hosts}.new").write_text(f"{one}:1\n{three}:2\n")
-        pathlib.Path(f"{hosts}.new").rename(hosts)
+        list_anew(hosts, f"{one}:1\n{three}:2\n")
         assert job.wait() == 0, job.text
         said = said_in(folder)
         check(said, 10)

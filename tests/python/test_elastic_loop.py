@@ -42,7 +42,7 @@ class Logged(State):
         self.log, self.errors = log, []
 
     def __getattribute__(self, name):
-        if name in ("save", "restore", "reset", "prepare", "entered"):
+        if name in ("save", "restore", "reset", "prepare", "entered", "expect_sync"):
             return lambda: self.log.append(name)
         return super().__getattribute__(name)
 
@@ -53,7 +53,7 @@ class Logged(State):
 
 
 def play(monkeypatch, ends, *branches, errors=(), **options):
-    """The log of a job whose function ends in these ways: an exception, or a result."""
+    """The log of a job whose function ends in these ways: an exception, a result, or what a function does with the state."""
     log, ends = [], list(ends)
     played = Played(log, *branches, **options)
     monkeypatch.setattr(_loop, "runtime", played)
@@ -69,7 +69,7 @@ def play(monkeypatch, ends, *branches, errors=(), **options):
         end = ends.pop(0)
         if isinstance(end, BaseException):
             raise end
-        return end
+        return end(state) if callable(end) else end
 
     try:
         assert run_fn(train, lambda: log.append("reset of the job"))(state) == "done"
@@ -93,6 +93,16 @@ def test_after_a_loss_the_state_is_restored_before_the_callbacks_and_then_synchr
 def test_after_an_interrupt_the_epoch_says_whether_to_synchronize(monkeypatch, skip_sync, branch, then):
     log = play(monkeypatch, [HostsUpdatedInterrupt(skip_sync), "done"], FRESH, branch)
     assert log == ["sync", "train", ("enter", _loop.INTERRUPTED, True), *AGAIN, *then, "train"]
+
+
+@pytest.mark.parametrize("skip_sync, then", [(False, ["expect_sync"]), (True, [])])
+def test_a_sync_is_expected_behind_a_commit_that_brings_ranks(monkeypatch, skip_sync, then):
+    def committed(state):
+        state._is_as_saved = True
+        raise HostsUpdatedInterrupt(skip_sync)
+
+    log = play(monkeypatch, [committed, "done"], FRESH, SYNC)
+    assert log == ["sync", "train", *then, ("enter", _loop.INTERRUPTED, True), *AGAIN, "sync", "train"]
 
 
 def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):

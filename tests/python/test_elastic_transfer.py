@@ -8,7 +8,7 @@ import rueda as hvd
 import torch
 from expect import raises, same
 from rueda.elastic import _reading, _transfer
-from rueda.torch.elastic._sharing import share_tensors
+from rueda.torch.elastic._sharing import EarlyDigests, share_tensors
 from worlds import ranks
 
 PIECE = 1000
@@ -87,18 +87,20 @@ class Memory:
     """What is read from other ranks' memory, which may be refused or changed."""
 
     def __init__(self, patch, spoil=None):
-        self.reads, self.spoil, self.copy = 0, spoil, _reading._copy
-        patch.setattr(_reading, "_copy", self)
+        self.reads, self.spoil, self.read = 0, spoil, _reading.Ranges.read
+        patch.setattr(_reading.Ranges, "read", lambda ranges, *arguments: self(ranges, *arguments))
 
-    def __call__(self, pid, remote, parts):
+    def __call__(self, ranges, piece, pid, addresses):
         self.reads += 1
         if self.spoil == "refused":
             return False
-        done = self.copy(pid, remote, parts)
+        done = self.read(ranges, piece, pid, addresses)
         if self.spoil == "torn" and self.reads % 3 == 0:
-            parts[-1][-1] ^= 1
+            place, first, _ = _transfer._cut(SIZES)[piece][-1]
+            ranges._arrays[place][first] ^= 1
+            ranges.digest(piece)
         if self.spoil == "another process":
-            parts[0][:1] ^= 1  # the cookie
+            ranges._arrays[0][:1] ^= 1  # the cookie
         return done
 
 
@@ -125,19 +127,18 @@ def test_a_newcomer_reads_what_others_of_its_host_hold():
 def test_a_large_state_is_read_by_several_threads():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_transfer, "_processors", lambda: 4)
-        patch.setattr(_reading, "MOST", 3)
         wire = Wire(patch)
         # The first reads wait for each other: all threads must be at it.
-        together, copy, readers = threading.Barrier(_transfer.READERS, timeout=60), _reading._copy, set()
+        together, read, readers = threading.Barrier(_transfer.READERS, timeout=60), _reading.Ranges.read, set()
 
-        def reading(pid, remote, parts):
+        def reading(*arguments):
             me = threading.get_ident()
             if me != threading.main_thread().ident and me not in readers:
                 readers.add(me)
                 together.wait()
-            return copy(pid, remote, parts)
+            return read(*arguments)
 
-        patch.setattr(_reading, "_copy", reading)
+        patch.setattr(_reading.Ranges, "read", reading)
         arrays = [np.full(size, 1 + hvd.rank(), np.uint8) for size in [100, 3] * 2000]
         moved = _transfer.share(arrays, "state", holders=[0])
     assert all((array == 1).all() for array in arrays) and wire.sent == 0 and moved.wrong == 0
@@ -183,6 +184,50 @@ def test_no_flipped_bit_is_accepted():
         piece[place // 8] ^= 1 << place % 8
         assert _transfer.digest_of([piece]).tobytes() != right
         piece[place // 8] ^= 1 << place % 8
+
+
+@ranks(2, 3)
+def test_digests_made_before_all_meet_are_used_unless_a_tensor_has_changed():
+    newcomer = hvd.rank() == hvd.size() - 1
+    for change in "none", "content", "another tensor":
+        tensors = [("first", torch.arange(3000.0)), ("second", torch.ones(7))]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_transfer, "PIECE", PIECE)
+            patch.setattr(_transfer, "_holders", lambda: range(hvd.size() - 1))
+            early = None if newcomer else EarlyDigests([tensor for _, tensor in tensors])
+            if newcomer:
+                tensors[0][1].zero_()
+            else:
+                early.of([tensor for _, tensor in tensors]).ranges_of([])  # waits for them
+            if change == "content":
+                tensors[0][1].add_(1)
+            if change == "another tensor":
+                tensors[1] = "second", torch.full((7,), 2.0)
+            later, digest = [], _reading.Ranges.digest
+            patch.setattr(_reading.Ranges, "digest", lambda ranges, piece: (later.append(piece), digest(ranges, piece))[1])
+            moved = share_tensors(tensors, "model", early=early)
+        assert torch.equal(tensors[0][1], torch.arange(3000.0) + (change == "content"))
+        assert torch.equal(tensors[1][1], torch.full((7,), 2.0 if change == "another tensor" else 1.0))
+        if newcomer:
+            assert moved.pieces and moved.wrong == 0
+        else:
+            assert moved == (0, 0) and (later != []) == (change != "none"), (change, later)
+
+
+def test_what_is_read_is_digested_as_it_is_then():
+    source = np.random.default_rng(1)
+    there = [source.integers(0, 256, size, np.uint8) for size in (300_000, 0, 1, *[70] * 200, 131_072)]  # more ranges than a call reads
+    here = [np.zeros_like(array) for array in there]
+    pieces = [[(place, 0, array.size) for place, array in enumerate(there)], [(0, 5, 200_005)]]
+    table = _reading.Source(_reading.Offer(there).words)
+    ranges, right = _reading.Ranges(here, pieces), _reading.Ranges(there, pieces)
+    assert table.is_there and table.read(ranges, 0, table.addresses(ranges)) and all(map(np.array_equal, here, there))
+    here[0][:] = 0
+    assert table.read(ranges, 1, table.addresses(ranges)) and here[0][5:200_005].any() and not here[0][:5].any()
+    for piece in 0, 1:
+        right.digest(piece)
+    assert (ranges.digests == right.digests).all() and (right.digests[1] == _transfer.digest_of([there[0][5:200_005]])).all()
+    assert not table.read(ranges, 1, np.zeros_like(table.addresses(ranges)))  # no such memory
 
 
 @ranks(2)

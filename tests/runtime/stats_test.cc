@@ -2,9 +2,12 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstdio>
+#include <ctime>
 #include <memory>
 #include <thread>
 
+#include "runtime/engine/blocked_clock.h"
 #include "runtime/observe/stats/stats.h"
 #include "runtime/observe/stats/summary.h"
 
@@ -147,6 +150,31 @@ TEST_CASE("another epoch of the same process goes on counting", "[stats]") {
   const auto all = counted.now();
   CHECK(all.send_bytes == 7);
   CHECK(all.waiting_seconds == 0);
+}
+
+// For scripts/metrics_cost.py.
+TEST_CASE("what counting takes", "[.][stats]") {
+  constexpr int kTimes = 1'000'000;
+  const auto processor_time = [] {  // seconds of this thread
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const auto nanoseconds = [&](const auto& once) {
+    const auto begun = processor_time();
+    for (int i = 0; i < kTimes; ++i) once();
+    return (processor_time() - begun) * 1e9 / kTimes;
+  };
+  Counted counted;
+  engine::BlockedClock clock;
+  clock.show(&counted.page->waiting_since, &counted.page->waiting_ns);
+  const double batch = nanoseconds([&] {
+    counted.stats.batch_ended(CollectiveKind::kAllreduce, counted.stats.batch_begun(), 3, 300,
+                              true);
+  });
+  const double wait = nanoseconds([&] { const engine::BlockedClock::Blocked waits(&clock); });
+  std::printf("a batch %.0f ns, a wait %.0f ns\n", batch, wait);
+  CHECK(counted.now().operations == 3 * kTimes);
 }
 
 }  // namespace

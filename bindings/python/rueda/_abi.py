@@ -346,6 +346,9 @@ FUNCTIONS = {
     "rueda_stop_timeline": (_int32, [_void_p, _pointer(Error)]),
     "rueda_mark": (_int32, [_void_p, _char_p, _int32]),
     "rueda_digest": (None, [_pointer(_void_p), _pointer(_size_t), _size_t, _void_p]),
+    "rueda_read_digest": (_int32, [
+        _int64, _pointer(_uint64), _pointer(_void_p), _pointer(_size_t), _size_t, _void_p,
+    ]),
     "rueda_int8_quantize": (_int32, [
         _void_p, _void_p, _void_p, _int64, _int32, _void_p, _pointer(Error),
     ]),

@@ -634,6 +634,12 @@ RUEDA_API int32_t rueda_mark(rueda_context* context, const char* name, int32_t w
  * may be NULL. Needs no context; any thread. */
 RUEDA_API void rueda_digest(const void* const* parts, const size_t* bytes, size_t count,
                             uint8_t* digest);
+/* Fills the ranges with as many bytes of another process, which leaves them as they are meanwhile:
+ * those from from[i] on there. The digest is that of what the ranges have then, taken while it is in
+ * the processor's cache. 1: all has come. 0: not all, as there is no such process or memory, or the
+ * kernel does not allow it; ranges and digest are undefined then. Needs no context; any thread. */
+RUEDA_API int32_t rueda_read_digest(int64_t pid, const uint64_t* from, void* const* parts,
+                                    const size_t* bytes, size_t count, uint8_t* digest);
 
 /* ---- Int8 compression on GPUs, by rueda's kernels ----
  * Blocks of 256 float32 to 256 int8 and their float32 scale (260 bytes), rounded to nearest even,
@@ -745,7 +751,8 @@ RUEDA_API int64_t rueda_attention_plan_tiles(const rueda_attention_plan* plan, i
  *   3 run          rows of the part above: first, step, count
  *   4 piece        of the instruction above: kind (0 full, 1 causal, 2 band), KV heads (begin, end,
  *                  step), queries and keys (first, step, count of each), the first query's position
- *                  and step, the first key's, set of the message whose rows they are (-1: own)
+ *                  and step, the first key's (of bands, with ALiBi of all), set of the message
+ *                  whose rows they are (-1: own)
  * Buffers, instructions, roles and operations are numbered as attention/program.h has them. Fills
  * values[0..count); returns how many numbers there are, -1 without a plan. */
 #define RUEDA_ATTENTION_WORK_NUMBERS 16

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from rueda.attention import _groups, _tensors
+from rueda.attention import _groups, _tensors, device
 from rueda.attention._calls import Saved
 from rueda.attention._layouts import places
 from rueda.attention._lengths import length_of, plan_for, threads_of
@@ -31,7 +31,7 @@ def _number_of(set_id, threads, save, options):
 
 
 class _Saved(ctypes.Structure):
-    """What a forward keeps for its backward, as the memory of a tensor: it lives as long."""
+    """What a forward keeps for its backward, as the memory of a tensor: it lives as long. Of GPU tensors a dict of more of them."""
 
     _fields_ = [("number", ctypes.c_int64)]
 
@@ -55,14 +55,19 @@ def _plan(q, k, length, number):
 
 
 @operation(
-    "(Tensor dout, Tensor dlse, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, Tensor? kept, "
+    "(Tensor? dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? out, Tensor? lse, Tensor? kept, "
     "SymInt? length, int number) -> Tensor[]",
     lambda dout, dlse, q, k, v, *_: [torch.empty_like(x).contiguous() for x in (q, k, v)],
 )
 def _attention_backward(dout, dlse, q, k, v, out, lse, kept, length, number):
     plan, threads = _plan(q, k, length, number)
-    tensors = [x.detach().contiguous() for x in (q, k, v, out, lse) if x is not None]
     known = None if kept is None else _kept.get(kept.item())
+    tensors = [x.detach() for x in (q, k, v, out, lse) if x is not None]
+    if device.takes(q):
+        if known is None and kept is not None:
+            raise RuntimeError("attention: what its forward kept for its backward is gone: the graph must be run whole")
+        return device.backward(plan, None if known is None else known.call_saved, tensors, dout, dlse)
+    tensors = [x.contiguous() for x in tensors]
     saved = Saved() if known is None else known.call_saved
     return list(_tensors.backward(plan, threads, saved, tensors, dout, dlse))
 
@@ -71,6 +76,7 @@ def _setup(ctx, inputs, output):
     q, k, v, ctx.length, ctx.number = inputs
     ctx.save_for_backward(q, k, v, *(() if _saves(ctx.number) == "qkv" else output))
     ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)  # a gradient of lse that nobody asked for would need other kernels
 
 
 def _gradient(ctx, grads):
@@ -83,7 +89,7 @@ def _shapes(q, k, v, *_):
     return [
         q.new_empty(q.shape),
         q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32),
-        q.new_empty((1,), dtype=torch.int64),
+        torch.empty((1,), dtype=torch.int64, device="cpu"),
     ]
 
 
@@ -95,9 +101,12 @@ def _shapes(q, k, v, *_):
 )
 def _attention(q, k, v, length, number):
     plan, threads = _plan(q, k, length, number)
-    call, saved, tensors = _tensors.forward(plan, threads, _saves(number), q, k, v)
-    call.wait()
-    return [tensors[3], tensors[4], torch.frombuffer(_Saved(saved), dtype=torch.int64)]
+    if device.takes(q):
+        out, lse, saved = device.forward(plan, _saves(number), *(x.detach() for x in (q, k, v)))
+    else:
+        call, saved, (*_, out, lse) = _tensors.forward(plan, threads, _saves(number), q, k, v)
+        call.wait()
+    return [out, lse, torch.frombuffer(_Saved(saved), dtype=torch.int64)]
 
 
 def attention(q, k, v, length, process_set, threads, save, options):

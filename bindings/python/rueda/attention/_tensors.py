@@ -12,11 +12,6 @@ def name_of(tensor):
 
 def forward(plan, threads, save, q, k, v):
     """Starts a forward on detached tensors: (call, saved, (q, k, v, out, lse))."""
-    if q.device.type != "cpu":
-        raise ValueError(
-            f"attention under torch.compile: tensors must be on the CPU, got {q.device}; leave the call out of the graph "
-            "(torch.compiler.disable)"
-        )
     q, k, v = (x.detach().contiguous() for x in (q, k, v))
     call, saved, out, lse = _kept.once(plan, save, lambda: _start(plan, threads, save != "qkv", q, k, v))
     return call, saved, (q, k, v, out, lse)

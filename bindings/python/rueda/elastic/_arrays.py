@@ -3,6 +3,7 @@
 These frameworks' operations end with exceptions of the framework's own; `run_fn` here makes of a lost rank's what `rueda.elastic` knows.
 """
 
+import contextlib
 import functools
 import hashlib
 
@@ -34,10 +35,16 @@ class FrameworkState(ObjectState):
     """Base: subclasses say how arrays are shared. Plain objects are keywords, which become attributes, as in `ObjectState`."""
 
     is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
+    text_of_loss = None  # as `run_fn` has it
 
     def __init__(self, **kwargs):
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
         self._save_uncounted()
+
+    def on_reset(self):
+        """As `State.on_reset`; a rank may be lost while callbacks train or talk to others."""
+        with _losses(self, self.text_of_loss):
+            super().on_reset()
 
     def restore(self):
         """Everything as it was saved last."""
@@ -114,6 +121,25 @@ class VariablesState(FrameworkState):
         return layout_of(forms(self._values[: len(self.shared())]), sorted(self._saved_state))
 
 
+before_training = []  # functions of the state, called before each call of a training function
+
+
+@contextlib.contextmanager
+def _losses(state, text_of_loss):
+    """What ends with a lost rank's exception ends with a HorovodInternalError."""
+    try:
+        yield
+    except HorovodInternalError:
+        state.is_broken = True
+        raise
+    except Exception as error:
+        text = None if text_of_loss is None else text_of_loss(error)
+        if text is None:
+            raise
+        state.is_broken = True
+        raise HorovodInternalError(text) from error
+
+
 def run_fn(func, text_of_loss):
     """`rueda.elastic.run` for functions that end with a framework's exceptions.
 
@@ -122,16 +148,16 @@ def run_fn(func, text_of_loss):
 
     @functools.wraps(func)
     def wrapper(state, *args, **kwargs):
-        try:
+        for check in before_training:
+            check(state)
+        with _losses(state, text_of_loss):
             return func(state, *args, **kwargs)
-        except HorovodInternalError:
-            state.is_broken = True
-            raise
-        except Exception as error:
-            text = text_of_loss(error)
-            if text is None:
-                raise
-            state.is_broken = True
-            raise HorovodInternalError(text) from error
 
-    return _loop.run(wrapper)
+    training = _loop.run(wrapper)
+
+    @functools.wraps(func)
+    def run(state, *args, **kwargs):
+        state.text_of_loss = text_of_loss
+        return training(state, *args, **kwargs)
+
+    return run

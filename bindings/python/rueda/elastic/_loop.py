@@ -78,6 +78,7 @@ def _run(func, reset, state, args, kwargs):
         enter(READY, holds, state)
     changed, has_met = epoch.provisional, False
     while True:
+        syncs = False
         try:
             if runtime.epoch.number > 1 and not has_met:
                 meet(LEFT)
@@ -112,11 +113,11 @@ def _run(func, reset, state, args, kwargs):
             if not is_loss(error):
                 raise
             cause = EPOCH_ENDED
-        except HostsUpdatedInterrupt:
-            cause = INTERRUPTED
+        except HostsUpdatedInterrupt as interrupt:
+            cause, syncs = INTERRUPTED, state._is_as_saved and not interrupt.skip_sync
         finally:
             points.end()
-        enter(cause, holds, state)
+        enter(cause, holds, state, syncs)
         changed = True
 
 

@@ -138,13 +138,16 @@ def is_loss(error):
     return not error.ranks_disagree and runtime.epoch_ended(VERDICT_SECONDS)
 
 
-def enter(cause, holds, state):
+def enter(cause, holds, state, syncs=False):
     """Into the next epoch. SystemExit with code 0 where the job goes on without this rank.
 
-    ``holds``: the state is one that all ranks have agreed on.
+    ``holds``: the state is one that all ranks have agreed on. ``syncs``: it was saved a moment ago, and others are likely to get it.
     """
     commits = state.commits if holds else 0
-    runtime.next_epoch(cause, has_state=holds and state.verified(), commits=commits, layout=_layout(state), mirrors=state._mirrors())
+    has_state = holds and state.verified()
+    if syncs and has_state:
+        state.expect_sync()
+    runtime.next_epoch(cause, has_state=has_state, commits=commits, layout=_layout(state), mirrors=state._mirrors())
 
 
 def _layout(state):

@@ -198,6 +198,9 @@ class State:
     def prepare(self):
         """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
 
+    def expect_sync(self):
+        """What was saved is what there is now, and a `sync` follows in the next epoch, which this rank is about to enter."""
+
     def entered(self):
         """The ranks are fewer, and those that are left go on with what they have, without a sync; all call it."""
 

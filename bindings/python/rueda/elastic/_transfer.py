@@ -5,7 +5,8 @@
     a holder  ──piece──> who lacks it: digest right? else from another holder, TRIES times in all
 
 A newcomer on a host with ranks that hold the state does not wait for that: it reads theirs while they compute digests
-(`_reading`), and computes its own from what it has read.
+(`_reading`), and digests each chunk as it comes, while that is in the processor's cache. Those who train on make theirs, where they
+can, before they meet it (`Early`).
 
 Where more ranks lack something than hold all of it (the first start of a job), all of it is broadcast, and
 checked likewise. Digests are of 128 bits (XXH3): they find what chance changes.
@@ -15,15 +16,15 @@ import collections
 import concurrent.futures
 import ctypes
 import os
+import threading
 
 from rueda import _ffi
 from rueda._array_collectives import allgather, broadcast, broadcast_async, recv_async, send_async
 from rueda._numpy import np
-from rueda._objects import allgather_object
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.exceptions import HorovodInternalError
-from rueda.elastic._reading import Offer, Source
+from rueda.elastic._reading import Offer, Ranges, Source
 
 PIECE = 4 << 20  # bytes
 WINDOW = 8  # pieces that a rank has under way
@@ -35,7 +36,24 @@ Moved = collections.namedtuple("Moved", "pieces wrong")
 Moved.__doc__ = "How many pieces have come to this rank, and how many of them had to come again."
 
 
-def share(arrays, what, names=(), holders=None, offered=None):
+class Early:
+    """Digests of arrays, by a thread, while this rank enters the epoch in which it shares them.
+
+    Whoever makes it vouches that they stay as they are until then.
+    """
+
+    def __init__(self, arrays):
+        self._ranges = Ranges(arrays, _cut([array.size for array in arrays]))
+        self._thread = threading.Thread(target=self._ranges.digest_all, name="rueda-digests")
+        self._thread.start()
+
+    def ranges_of(self, arrays):
+        """The `Ranges` of these arrays with their digests, which it waits for; None if they are others."""
+        self._thread.join()
+        return self._ranges if self._ranges.are_of(arrays) else None
+
+
+def share(arrays, what, names=(), holders=None, offered=None, early=None):
     """Fills ``arrays`` with what rank 0 has in its own. All ranks call it; returns `Moved`.
 
     Parameters
@@ -50,6 +68,8 @@ def share(arrays, what, names=(), holders=None, offered=None):
         Ranks that probably hold what rank 0 does, while others probably do not; by default the epoch says it.
     offered : list of numpy.ndarray, optional
         What others may read instead: copies of ``arrays``. If one is none, its pieces come by messages.
+    early : Early, optional
+        Of ``arrays`` as they are.
 
     Raises
     ------
@@ -63,7 +83,9 @@ def share(arrays, what, names=(), holders=None, offered=None):
     places = _meet([array.size for array in arrays], what, list(names), offer)
     if basics.size() == 1 or not pieces:
         return Moved(0, 0)
-    return _Exchange(arrays, pieces, what, _sources(places, _holders() if holders is None else holders)).run()
+    sources = _sources(places, _holders() if holders is None else holders)
+    digested = None if early is None or sources else early.ranges_of(arrays)
+    return _Exchange(arrays, pieces, what, sources, digested).run()
 
 
 def _cut(sizes):
@@ -84,15 +106,16 @@ def _cut(sizes):
 
 def _meet(sizes, what, names, offer):
     """Of each rank (its host, the words of its offer), when all have the same."""
-    mine = len(sizes), sum(sizes), digest_of([np.frombuffer(repr((sizes, names)).encode(), np.uint8)]).tobytes()
-    all_ranks = allgather_object((mine, (basics.cross_rank(), offer.words)))
-    for rank, (other, _) in enumerate(all_ranks):
-        if other != mine:
+    layout = digest_of([np.frombuffer(repr((sizes, names)).encode(), np.uint8)]).view(np.int64)
+    mine = np.array([len(sizes), sum(sizes), *layout, basics.cross_rank(), *offer.words], np.int64)
+    all_ranks = allgather(mine[np.newaxis])
+    for rank, other in enumerate(all_ranks):
+        if (other[:4] != mine[:4]).any():
             raise ValueError(
                 f"the {what} of rank {rank} ({other[0]} tensors, {other[1]:,} bytes) differs in names or sizes from "
                 f"that of rank {basics.rank()} ({len(sizes)} tensors, {sum(sizes):,} bytes): build the same on all ranks"
             )
-    return [place for _, place in all_ranks]
+    return [(int(other[4]), other[5:]) for other in all_ranks]
 
 
 def _holders():
@@ -128,29 +151,42 @@ def digest_of(parts):
 class _Exchange:
     """One `share`: what this rank has, what all ranks have, and what is under way."""
 
-    def __init__(self, arrays, pieces, what, sources):
-        self.arrays, self.pieces, self.what, self.sources = arrays, pieces, what, sources
+    def __init__(self, arrays, pieces, what, sources, digested):
+        self.arrays, self.pieces, self.what = arrays, pieces, what
         self.rank, self.size = basics.rank(), basics.size()
         self.wrong = self.come = 0
-        mine = self.digests()
-        self.right = broadcast(mine, 0)
-        self.held = np.all(mine == self.right, axis=1)  # of each piece, whether this rank has it
+        self.ranges = Ranges(arrays, pieces) if digested is None else digested
+        self.sources = [(source, source.addresses(self.ranges)) for source in sources]
+        if digested is None:
+            self.digest_all()
+        self.right = broadcast(self.ranges.digests, 0)
+        self.held = np.all(self.ranges.digests == self.right, axis=1)  # of each piece, whether this rank has it
         if sources:
             self.come, self.wrong = len(pieces), int((~self.held).sum())
 
-    def digests(self):
-        """Of its pieces as this rank has them, when it has read what it can read."""
+    def digest_all(self):
+        """Its pieces as this rank has them, when it has read what it can read."""
         threads = min(READERS, _processors()) if self.sources else _processors() // basics.local_size()
-        if threads < 2 or len(self.pieces) < 2 * threads:
-            return np.stack([self.first_look(k) for k in range(len(self.pieces))])
+        left = collections.deque(range(len(self.pieces)))
+        if threads < 2 or len(left) < 2 * threads:
+            return self.digest_each(left)
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            return np.stack(list(pool.map(self.first_look, range(len(self.pieces)))))
+            for each in [pool.submit(self.digest_each, left) for _ in range(threads)]:
+                each.result()
+        return None
 
-    def first_look(self, piece):
-        parts = self.parts(piece)
-        if self.sources:  # where it fails the digest is a wrong one
-            self.sources[piece % len(self.sources)].read(self.pieces[piece], parts)
-        return digest_of(parts)
+    def digest_each(self, left):
+        """Those that are left, until other threads have taken the last."""
+        while left:
+            try:
+                piece = left.popleft()
+            except IndexError:
+                return
+            if self.sources:
+                source, addresses = self.sources[piece % len(self.sources)]
+                if source.read(self.ranges, piece, addresses):
+                    continue
+            self.ranges.digest(piece)  # of what it has, or of what has come in part: where it lacks it the digest is a wrong one
 
     def run(self):
         holds = self.known_to_all()

@@ -1,6 +1,11 @@
 """The framework below Keras, which its backend is: how it reduces gradients as one group, and what a lost rank's error is."""
 
+import weakref
+
 import keras
+
+from rueda._runtime import runtime
+from rueda.elastic import _arrays
 
 BACKEND = keras.backend.backend()
 
@@ -48,3 +53,23 @@ def drop_steps(model):
     """What steps under way have given is not put into the variables any more, which are about to be assigned."""
     if hasattr(model, "_jax_state"):
         model._jax_state = None
+
+
+steps_made_outside = weakref.WeakSet()  # reductions of optimizers whose steps may have been compiled without the other ranks
+
+
+def is_outside():
+    """Whether this rank joins a running job, and has no peers yet. Scripts of Horovod train for a batch there, to build the optimizer."""
+    return runtime.epoch is not None and runtime.epoch.provisional
+
+
+def _require_new_steps(state):
+    """RuntimeError if a step that was compiled there may be left, which would not reduce anything."""
+    if steps_made_outside and BACKEND != "torch":  # where nothing is compiled
+        raise RuntimeError(
+            "this rank has trained before elastic.run had let it into the running job, and the model is none of a "
+            "KerasState, which has it compiled anew: pass the model in one, or train in the training function only"
+        )
+
+
+_arrays.before_training.append(_require_new_steps)

@@ -3,6 +3,7 @@
 import keras
 
 from rueda._numpy import np
+from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.keras import _framework, functions
 
@@ -11,8 +12,15 @@ def _rate(optimizer):
     return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
 
 
+def _number_of_epoch():
+    """Of the membership of an elastic job."""
+    return None if runtime.epoch is None else runtime.epoch.number
+
+
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Before the first batch, the model and its optimizer get the values of ``root_rank``.
+
+    In an elastic job again, by all ranks, when they have changed: a rank that has joined does it for the first time.
 
     Parameters
     ----------
@@ -28,6 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = root_rank
         self.local_variables = list(local_variables or ())
         self.broadcast_done = False
+        self._epoch = _number_of_epoch()
 
     def _broadcast(self):
         self.broadcast_done = True
@@ -37,6 +46,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         functions.broadcast_variables([v for v in variables if id(v) not in kept], self.root_rank)
 
     def on_train_begin(self, logs=None):
+        if self._epoch != _number_of_epoch():
+            self._epoch, self.broadcast_done = _number_of_epoch(), False
         if self.broadcast_done or not self.model.built:
             return
         if not self.model.optimizer.built:  # on TensorFlow Keras does it in the first batch

@@ -59,7 +59,7 @@ class KerasState(VariablesState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
-        self._place = basics.rank(), basics.size()
+        self._place = None if _framework.is_outside() else (basics.rank(), basics.size())
         super().__init__(**kwargs)
 
     def shared(self):
@@ -84,6 +84,7 @@ class KerasState(VariablesState):
         if place != self._place:
             self._place = place
             self.model.train_function = self.model.test_function = self.model.predict_function = None
+            _framework.steps_made_outside.discard(getattr(self.optimizer, "_rueda", None))
 
 
 def run(func):

@@ -59,6 +59,9 @@ class _Reduction:
 
     def __call__(self, grads, variables=None):
         """The reduced gradients, None where there are none."""
+        if _framework.is_outside():
+            _framework.steps_made_outside.add(self)
+            return list(grads)  # of a rank that joins a running job: what it computes before is overwritten
         if not self.process_set.included():
             return list(grads)  # a rank that is not in the process set keeps its own
         mine = self._places_of_local(variables)

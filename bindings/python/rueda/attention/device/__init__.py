@@ -10,6 +10,6 @@ All of it works on CPU tensors too, which is how it is tested.
 """
 
 from rueda.attention.device._kernels import kernel_for, use_kernel
-from rueda.attention.device._ring import VirtualRing, attend, options_of, takes
+from rueda.attention.device._ring import VirtualRing, attend, backward, forward, options_of, takes
 
-__all__ = ["VirtualRing", "attend", "kernel_for", "options_of", "takes", "use_kernel"]
+__all__ = ["VirtualRing", "attend", "backward", "forward", "kernel_for", "options_of", "takes", "use_kernel"]

@@ -3,7 +3,7 @@
 import torch
 
 from rueda.attention.device import _libraries as libraries
-from rueda.attention.device import _own, _partial
+from rueda.attention.device import _own, _partial, _scores
 from rueda.attention.device._blocks import Blocks
 from rueda.attention.device._program import BAND, CAUSAL
 
@@ -44,7 +44,7 @@ def use_kernel(name="auto", device="cuda"):
         raise ValueError(f"no kernel {name!r} for {device}: there are auto, {', '.join(names)}")
 
 
-def _candidates(device, dtype, head_dim):
+def _candidates(device, dtype, head_dim, scores=_scores.PLAIN):
     """(kernel or None, what each of the list says)."""
     kind, capability = torch.device(device).type, _capability(device)
     said, found = [], None
@@ -52,7 +52,7 @@ def _candidates(device, dtype, head_dim):
         rest = () if _asked.get(kind) == "torch" else ("cuda", "torch")
         if kind in _asked and kernel.name not in (_asked[kind], *rest):
             continue
-        why = kernel.refuses(kind, dtype, head_dim, capability)
+        why = kernel.refuses(kind, dtype, head_dim, capability) or kernel.lacks(scores)
         said.append((kernel, why))
         if why is None and found is None:
             found = kernel
@@ -72,10 +72,11 @@ def kernel_for(dtype, head_dim, device):
 
 class Chosen:
     """The kernels of a call: ``main`` for full and causal pieces, ``other`` for the rest. ``wants_delta``: none that would compute
-    sum(dout * out) itself, as there is a gradient of lse, or no out where queries travel."""
+    sum(dout * out) itself, as there is a gradient of lse, or no out where queries travel. ``scores``: what becomes of them; of the ranks
+    of a call all are alike in which changes there are."""
 
-    def __init__(self, q, wants_delta=False):
-        self.main, said = _candidates(q.device, q.dtype, q.shape[-1])
+    def __init__(self, q, wants_delta=False, scores=_scores.PLAIN):
+        self.main, said = _candidates(q.device, q.dtype, q.shape[-1], scores)
         takes = [k for k, why in said if why is None and k.takes_delta]
         self.other = takes[0] if takes else _EVERYTHING[-1]
         self.own_merge = _OWN.refuses(q.device.type, q.dtype, q.shape[-1], None) is None
@@ -83,39 +84,39 @@ class Chosen:
             self.main = self.other
 
     def _of(self, piece):
-        return self.other if piece.kind == BAND else self.main
+        return self.main if piece.kind != BAND and self.main.fits(piece) else self.other
 
     def split(self, pieces):
         """(pieces for our own kernel, which takes many at once; the others)."""
         own = tuple(piece for piece in pieces if isinstance(self._of(piece), _own.Own))
         return own, [piece for piece in pieces if not isinstance(self._of(piece), _own.Own)]
 
-    def forward(self, piece, into, q, k, v, scale):
+    def forward(self, piece, into, q, k, v, scale, scores):
         """Adds a piece to partial sums: views of its own rows and heads."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
-            for rows, partial in kernel.partials(q, k, v, scale, causal, piece.place):
+            for rows, partial in kernel.partials(q, k, v, scale, causal, piece.place, scores):
                 _partial.add((into[0][:, rows], into[1][:, :, rows], into[2][:, :, rows]), partial)
             return
-        out, lse = kernel.forward(q, k, v, scale, causal)
+        out, lse = kernel.forward(q, k, v, scale, causal, scores, piece.place)
         if not (self.own_merge and _own.merge(into, out, lse)):
             _partial.add(into, (out, lse, None))
 
-    def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale):
+    def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale, scores):
         """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
-            parts = kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place)
+            parts = kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place, scores)
         else:
-            parts = kernel.backward(dout, q, k, v, out, lse, scale, causal)
+            parts = kernel.backward(dout, q, k, v, out, lse, scale, causal, scores, piece.place)
         for into, part in zip(grads, parts):
             if not (self.own_merge and _own.add(into, part)):
                 into.add_(part)
 
-    def forward_own(self, pieces, into, q, k, v, scale):
-        """Many pieces of the same heads, whose rows are those of the tensors."""
-        _OWN.add(pieces, into, q, k, v, scale)
+    def forward_own(self, pieces, *tensors_and_more):
+        """Many pieces of the same heads, whose rows are those of the tensors: as `_own.Own.add`."""
+        _OWN.add(pieces, *tensors_and_more)
 
-    def backward_own(self, pieces, *tensors_and_scale):
+    def backward_own(self, pieces, *tensors_and_more):
         """As `_own.Own.add_gradients`."""
-        _OWN.add_gradients(pieces, *tensors_and_scale)
+        _OWN.add_gradients(pieces, *tensors_and_more)

@@ -11,6 +11,7 @@ import torch
 from rueda.attention.device import _partial, _wire
 from rueda.attention.device import _program as p
 from rueda.attention.device._heads import Heads
+from rueda.attention.device._scores import of_heads, scores_of
 
 _THIN = {p.LSE, p.DLSE, p.LSE_ROWS, p.OWN_DELTA, p.GROUP_LSE, p.GROUP_DELTA, p.LSE_LOW, p.SUM_WEIGHTS}
 _OWN_QUERIES = {p.Q, p.OUT, p.DOUT, p.DQ, p.LSE, p.DLSE, p.LSE_ROWS, p.OWN_DELTA}
@@ -34,6 +35,7 @@ class Rank:
         self.wire = getattr(torch, wire)
         self.q_travels = bool(plan.q_travels_backward if backward else plan.q_travels_forward)
         self.grouped = plan.spec.ulysses > 1
+        self.scores = scores_of(plan, next(x.device for x in tensors.values() if x is not None))
         self._given, self._slots, self._views, self._folded = tensors, {}, {}, {}
 
         def sums(apart, role):
@@ -61,17 +63,18 @@ class Rank:
         """What the program would give, or has given."""
         self._given[role] = tensor
 
-    def _kept(self):
+    def kept(self):
+        """Roles of what a forward keeps for its backward beside its inputs and results."""
         return [buffer.role for buffer in self.program.buffers if buffer.home == p.SAVED]
 
     def results(self):
         """Roles of what a forward gives and keeps for its backward."""
-        return [p.OUT, p.LSE, *self._kept()]
+        return [p.OUT, p.LSE, *self.kept()]
 
     def for_backward(self):
         """What backward is given of a forward, by role."""
         inputs = (p.OUT,) if self.grouped else (p.Q, p.K, p.V, p.OUT, p.LSE)
-        return {role: self._given[role] for role in (*inputs, *self._kept())}
+        return {role: self._given[role] for role in (*inputs, *self.kept())}
 
     # ---- memory
 
@@ -174,7 +177,7 @@ class Rank:
 
     def _make_delta(self, step):
         # Only some kernels ask for it; other ranks' may.
-        asked = self.choose.main.takes_delta or self.program.has_bands
+        asked = self.choose.main.takes_delta or self.program.has_bands or self.scores.slopes is not None
         if not (asked or self.grouped or self.q_travels):
             return
         delta = (self.tensor(p.DOUT).float() * self.tensor(p.OUT).float()).sum(-1).transpose(1, 2)
@@ -316,29 +319,35 @@ class Rank:
             for kv_heads, q_heads in heads:
                 compute(pieces, is_own, queries, keys, kv_heads, q_heads)
 
+    def _scores(self, heads, first):
+        """Of heads of queries that are the rank's from ``first`` on."""
+        return of_heads(self.scores, slice(heads.start + first, heads.stop + first, heads.step))
+
     def _forward(self, pieces, own, q_side, k_side, kv_heads, q_heads):
         (q,), (acc, m, weights), _ = q_side
         (k, v), _, _ = k_side
+        scores = self._scores(q_heads, q_side[2])
         if own:
             into = acc[:, :, q_heads], m[:, q_heads], weights[:, q_heads]
             self.choose.forward_own(
-                pieces, into, q[:, :, q_heads], k[:, :, kv_heads], v[:, :, kv_heads], self.scale
+                pieces, into, q[:, :, q_heads], k[:, :, kv_heads], v[:, :, kv_heads], self.scale, scores
             )
             return
         rows, columns = _slice(pieces[0].q), _slice(pieces[0].k)
         into = acc[:, rows, q_heads], m[:, q_heads, rows], weights[:, q_heads, rows]
         self.choose.forward(
-            pieces[0], into, q[:, rows, q_heads], k[:, columns, kv_heads], v[:, columns, kv_heads], self.scale
+            pieces[0], into, q[:, rows, q_heads], k[:, columns, kv_heads], v[:, columns, kv_heads], self.scale, scores
         )
 
     def _backward(self, pieces, own, q_side, k_side, kv_heads, q_heads):
         (q, dout, lse, delta), (dq,), _ = q_side
         (k, v), (dk, dv), _ = k_side
+        scores = self._scores(q_heads, q_side[2])
         if own:
             grads = dq[:, :, q_heads], dk[:, :, kv_heads], dv[:, :, kv_heads]
             self.choose.backward_own(
                 pieces, dout[:, :, q_heads], q[:, :, q_heads], k[:, :, kv_heads], v[:, :, kv_heads],
-                lse[:, q_heads], delta[:, q_heads], self.scale, grads,
+                lse[:, q_heads], delta[:, q_heads], self.scale, grads, scores,
             )  # fmt: skip
             return
         rows, columns = _slice(pieces[0].q), _slice(pieces[0].k)
@@ -347,7 +356,7 @@ class Rank:
         out = None if self.q_travels else self.tensor(self.out)[:, rows, q_heads]
         self.choose.backward(
             pieces[0], grads, dout[:, rows, q_heads], q[:, rows, q_heads], k[:, columns, kv_heads],
-            v[:, columns, kv_heads], out, lse[:, q_heads, rows], delta[:, q_heads, rows], self.scale,
+            v[:, columns, kv_heads], out, lse[:, q_heads, rows], delta[:, q_heads, rows], self.scale, scores,
         )  # fmt: skip
 
     _WORK = {

@@ -1,8 +1,11 @@
 """Attention kernels of libraries, made alike.
 
-Each has ``forward(q, k, v, scale, causal) -> (out, lse)`` and ``backward(dout, q, k, v, out, lse, scale, causal) -> (dq, dk,
-dv)`` on (batch, rows, heads, head_dim), lse (batch, heads, rows) float32, natural logarithm. ``causal`` is a square. out and
-lse of backward are those of the whole softmax, of which these keys are a part: no library looks whether they fit, and each
+Each has ``forward(q, k, v, scale, causal, scores, place) -> (out, lse)`` and ``backward(dout, q, k, v, out, lse, scale, causal, scores,
+place) -> (dq, dk, dv)`` on (batch, rows, heads, head_dim), lse (batch, heads, rows) float32, natural logarithm. ``causal`` is a square.
+``scores``: what becomes of them (`_scores.Scores`); ``place``: with ALiBi, a `Piece`'s. ``lacks`` says what of it a library has not, ``fits``
+whether its ALiBi can be that of a piece.
+
+out and lse of backward are those of the whole softmax, of which these keys are a part: no library looks whether they fit, and each
 takes sum(dout * out) for what the gradient of lse would change, so calls with one do not come here.
 
 What they do differently, and where it is made alike:
@@ -13,7 +16,8 @@ library       log-sum-exp                 else
 cudnn         (b, h, s, 1)                16-bit; backward wants seeds even without dropout
 flash3        (b, h, s), -inf without key 16-bit, Hopper; names of arguments differ by version
 flash2        (b, h, s), (b, h, s rounded 16-bit; +inf without key; windows as a pair or two numbers; 4 or 8 results by
-              up) in old ones             version
+              up) in old ones; causal     version; ALiBi of a causal call is slope * column, which leaves out what a
+              ALiBi: too large            query's scores have in common
 flash         (b, h, s)                   PyTorch's own FlashAttention-2; nine results
 efficient     (b, h, s rounded up to 32)  also float32; as many KV as query heads; backward wants the padding
 cpu           (b, h, s), other strides    the same shapes on a CPU, to test what is around the others
@@ -25,6 +29,9 @@ import importlib
 import inspect
 
 import torch
+
+from rueda.attention.device._program import CAUSAL
+from rueda.attention.device._scores import PLAIN
 
 _HALF = (torch.float16, torch.bfloat16)
 _OURS = ("dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv")
@@ -83,19 +90,34 @@ class Library:
             return f"needs compute capability {self.capability / 10}"
         return self.missing()
 
-    def forward(self, q, k, v, scale, causal):
+    def lacks(self, scores):
+        """What it cannot make of scores, or None."""
+        if scores.softcap:
+            return "has no softcap"
+        return None if scores.slopes is None else "has no ALiBi"
+
+    def fits(self, piece):
+        """Whether it computes a full or causal piece of a call of which it lacks nothing."""
+        return True
+
+    def _asked(self, scores, place, queries, keys):
+        """More arguments of its functions, by name."""
+        return {}
+
+    def forward(self, q, k, v, scale, causal, scores=PLAIN, place=None):
         width = q.shape[-1]
         k, v = self._shared(q, k, v)
         q, k, v = (_padded(x, _up(width, self.multiple)) for x in (q, k, v))
-        out, lse = self._forward(q, k, v, scale, causal)
+        out, lse = self._forward(q, k, v, scale, causal, **self._asked(scores, place, q.shape[1], k.shape[1]))
         return out[..., :width], natural(lse, q.shape[0], q.shape[2], q.shape[1])
 
-    def backward(self, dout, q, k, v, out, lse, scale, causal):
+    def backward(self, dout, q, k, v, out, lse, scale, causal, scores=PLAIN, place=None):
         width, heads = q.shape[-1], k.shape[2]
         k, v = self._shared(q, k, v)
         more = _up(width, self.multiple)
         dout, q, k, v, out = (_padded(x, more) for x in (dout, q, k, v, out))
-        grads = self._backward(dout, q, k, v, out, lse.contiguous(), scale, causal)
+        asked = self._asked(scores, place, q.shape[1], k.shape[1])
+        grads = self._backward(dout, q, k, v, out, lse.contiguous(), scale, causal, **asked)
         dq, dk, dv = (x[..., :width] for x in grads)
         if heads != dk.shape[2]:
             shape = (*dk.shape[:2], heads, dk.shape[2] // heads, width)
@@ -253,18 +275,68 @@ class _Package(Library):
             return f"{self.module} cannot be used: {type(error).__name__}: {error}"
         return None
 
-    def _forward(self, q, k, v, scale, causal):
+    def lacks(self, scores):
+        versions = [names for _, names in self._functions()]
+        for asked, name, what in ((scores.softcap, "softcap", "softcap"), (scores.slopes is not None, "alibi_slopes", "ALiBi")):
+            if asked and not all(name in names for names in versions):
+                return f"has no {what} in this version"
+        return None
+
+    def fits(self, piece):
+        # Theirs is -slope * |row + keys - rows - column|, in steps of one. Of a causal square it may be off by as much for all keys of a
+        # query, which `_common` makes good.
+        if piece.place is None:
+            return True
+        even = _even(piece.place, piece.q.count, piece.k.count)
+        if even is None:
+            return False
+        step, apart = even
+        return apart >= 0 if piece.kind == CAUSAL else apart == step * (piece.k.count - piece.q.count)
+
+    def _asked(self, scores, place, queries, keys):
+        slopes = scores.slopes
+        if slopes is not None:
+            slopes = slopes[0] if slopes.shape[0] == 1 else slopes
+            slopes = (slopes * _even(place, queries, keys)[0]).contiguous()
+        return {"softcap": scores.softcap, "alibi_slopes": slopes}
+
+    def forward(self, q, k, v, scale, causal, scores=PLAIN, place=None):
+        out, lse = super().forward(q, k, v, scale, causal, scores, place)
+        return out, lse - _common(scores, place, q, k) if causal and scores.slopes is not None else lse
+
+    def backward(self, dout, q, k, v, out, lse, scale, causal, scores=PLAIN, place=None):
+        if causal and scores.slopes is not None:
+            lse = lse + _common(scores, place, q, k)
+        return super().backward(dout, q, k, v, out, lse, scale, causal, scores, place)
+
+    def _forward(self, q, k, v, scale, causal, **asked):
         function, names = self._functions()[0]
-        results = function(**_arguments(names, {"q": q, "k": k, "v": v}, scale, causal))
+        results = function(**_arguments(names, {"q": q, "k": k, "v": v}, scale, causal, **asked))
         # 8 results: out, q, k, v, out of padded heads, lse, ...; 4: out, lse, ...
         return results[0], results[5] if len(results) == 8 else results[1]
 
-    def _backward(self, dout, q, k, v, out, lse, scale, causal):
+    def _backward(self, dout, q, k, v, out, lse, scale, causal, **asked):
         function, names = self._functions()[1]
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         tensors = dict(zip(_OURS, (dout, q, k, v, out, lse, dq, dk, dv)))
-        function(**_arguments(names, tensors, scale, causal))
+        function(**_arguments(names, tensors, scale, causal, **asked))
         return dq, dk, dv
+
+
+def _even(place, queries, keys):
+    """(step of rows and keys, place of the first query less that of the first key); None where the two have other steps."""
+    q_pos, q_step, k_pos, k_step, *_ = place
+    if queries > 1 and keys > 1 and q_step != k_step:
+        return None
+    return (q_step if queries > 1 else k_step), q_pos - k_pos
+
+
+def _common(scores, place, q, k):
+    """By how much scores of a causal call with slope * column are larger than those with -slope * distance: (1 or batch, heads,
+    rows)."""
+    step, apart = _even(place, q.shape[1], k.shape[1])
+    rows = torch.arange(q.shape[1], device=q.device, dtype=torch.float32)
+    return scores.slopes[..., None] * (rows * step + apart)
 
 
 class Flash2(_Package):
@@ -295,9 +367,9 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
-def _arguments(names, tensors, scale, causal):
+def _arguments(names, tensors, scale, causal, **asked):
     """What a version of the package wants to be told; arguments with defaults that we do not know keep them."""
-    given = {**_NEUTRAL, **tensors, "softmax_scale": scale, "causal": causal, "is_causal": causal}
+    given = {**_NEUTRAL, **tensors, **asked, "softmax_scale": scale, "causal": causal, "is_causal": causal}
     wanted = {name: given[name] for name in names if name in given}
     if not ({"causal", "is_causal"} & wanted.keys() and set(tensors) <= wanted.keys()):
         raise RuntimeError(f"attention: this version of flash-attn has other arguments: {list(names)}")

@@ -7,9 +7,10 @@ import pathlib
 import torch
 
 from rueda import _ffi
-from rueda.attention.device._program import CAUSAL, FULL
+from rueda.attention.device._program import CAUSAL
+from rueda.attention.device._scores import PLAIN
 
-_VERSION = 2
+_VERSION = 3
 _ALL = 1 << 60
 _ITEM = 6  # numbers of an item
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -24,8 +25,8 @@ class _Call(ctypes.Structure):
     _fields_ = [
         ("format", ctypes.c_int32), ("head_dim", ctypes.c_int32),
         *((name, ctypes.c_int64) for name in ("batches", "heads", "kv_heads")),
-        ("scale", ctypes.c_float),
-        *((name, _Strided) for name in "q k v acc m sums dout lse delta dq dk dv".split()),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+        *((name, _Strided) for name in "q k v acc m sums dout lse delta dq dk dv slopes".split()),
         ("items", ctypes.c_void_p), ("ranges", ctypes.c_void_p), ("item_count", ctypes.c_int64),
     ]  # fmt: skip
 
@@ -93,9 +94,9 @@ def _launch(function, call, x, what):
 
 def _seen(piece):
     """(q_pos, q_step, k_pos, k_step, low, high) of its i-th query and j-th key."""
-    if piece.kind == FULL:
-        return 0, 0, 0, 0, 0, 0
-    return (0, 1, 0, 1, -_ALL, 0) if piece.kind == CAUSAL else piece.place
+    if piece.place is not None:
+        return piece.place
+    return (0, 1, 0, 1, -_ALL, 0) if piece.kind == CAUSAL else (0, 0, 0, 0, 0, 0)
 
 
 def _waves(pieces, side):
@@ -155,11 +156,22 @@ class Own:
             return "needs compute capability 8.0"
         return functions()[1]
 
-    def _call(self, q, k, v, scale):
-        return _Call(
+    def lacks(self, scores):
+        return None
+
+    def fits(self, piece):
+        return True
+
+    def _call(self, q, k, v, scale, scores):
+        call = _Call(
             format=_FORMATS[q.dtype], head_dim=q.shape[3], batches=q.shape[0], heads=q.shape[2],
-            kv_heads=k.shape[2], scale=scale, q=_wide(q), k=_wide(k), v=_wide(v),
+            kv_heads=k.shape[2], scale=scale, softcap=scores.softcap, q=_wide(q), k=_wide(k), v=_wide(v),
         )  # fmt: skip
+        slopes = scores.slopes
+        if slopes is not None:
+            of_each = slopes.stride(0) if slopes.shape[0] > 1 else 0
+            call.slopes = _Strided(slopes.data_ptr(), of_each, 0, slopes.stride(1))
+        return call
 
     def _run(self, function, call, x, pieces, keys_are_own, most):
         for made, count in _work(pieces, keys_are_own, most, x.device):
@@ -167,19 +179,19 @@ class Own:
             call.ranges = made.data_ptr() + 8 * _ITEM * count
             _launch(function, call, x, "the block kernel")
 
-    def add(self, pieces, into, q, k, v, scale):
+    def add(self, pieces, into, q, k, v, scale, scores=PLAIN):
         """Goes on from partial sums, in place. Rows of the pieces are those of the tensors."""
         own = functions()[0]
         q, k, v = (_dense(x) for x in (q, k, v))
-        call = self._call(q, k, v, scale)
+        call = self._call(q, k, v, scale, scores)
         call.acc, call.m, call.sums = _wide(into[0]), _thin(into[1]), _thin(into[2])
         self._run(own.forward, call, q, pieces, False, own.block_rows(q.shape[3], 0))
 
-    def add_gradients(self, pieces, dout, q, k, v, lse, delta, scale, grads):
+    def add_gradients(self, pieces, dout, q, k, v, lse, delta, scale, grads, scores=PLAIN):
         """Adds to dq, dk, dv, float32."""
         own = functions()[0]
         q, k, v, dout = (_dense(x) for x in (q, k, v, dout))
-        call = self._call(q, k, v, scale)
+        call = self._call(q, k, v, scale, scores)
         call.dout, call.lse, call.delta = _wide(dout), _thin(lse), _thin(delta)
         call.dq, call.dk, call.dv = (_wide(x) for x in grads)
         most = own.block_rows(q.shape[3], 1)

@@ -22,7 +22,7 @@ Rows.__doc__ = "Rows begin, begin + step, ...: ``count`` of them."
 
 Piece = collections.namedtuple("Piece", "kind heads q k place set")
 Piece.__doc__ = """One kernel call. ``heads``: KV heads (begin, end, step), numbers of the whole model. ``q``, ``k``: `Rows`.
-``place`` of a band: (q_pos, q_step, k_pos, k_step, low, high); query i sees key j where
+``place`` of a band, and with ALiBi of all: (q_pos, q_step, k_pos, k_step, low, high); query i sees key j where
 low <= (k_pos + j * k_step) - (q_pos + i * q_step) <= high. ``set``: of the message, whose rows the side that travels has; -1:
 all rows are the rank's own."""
 
@@ -40,7 +40,7 @@ class Program:
     def __init__(self, plan, backward):
         self.backward = backward
         self.buffers, self.steps = [], []
-        band = plan.band_low, plan.band_high
+        band, places = (plan.band_low, plan.band_high), bool(plan.spec.alibi_slopes)
         for kind, *n in plan.work(backward):
             if kind == 0:
                 self.buffers.append(Buffer(*n[:4]))
@@ -53,7 +53,7 @@ class Program:
             elif kind == 3:
                 runs.append(Rows(*n[:3]))
             else:
-                place = (*n[10:14], *band) if _KINDS[n[0]] == BAND else None
+                place = (*n[10:14], *band) if places or _KINDS[n[0]] == BAND else None
                 self.steps[-1].pieces.append(
                     Piece(_KINDS[n[0]], tuple(n[1:4]), Rows(*n[4:7]), Rows(*n[7:10]), place, n[14])
                 )

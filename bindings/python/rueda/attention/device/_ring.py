@@ -7,11 +7,12 @@ import torch
 from rueda.attention import _kept
 from rueda.attention._calls import Ended
 from rueda.attention._layouts import position_ids
-from rueda.attention._plans import AttentionPlan
+from rueda.attention._plans import AttentionPlan, slopes_of, softcap_of
 from rueda.attention.device import _program as p
 from rueda.attention.device._kernels import Chosen
 from rueda.attention.device._leaves import Rank
 from rueda.attention.device._run import run
+from rueda.attention.device._scores import scores_of
 
 _WHOLE = 1 << 40  # tokens of a message at most: a step's rows travel in one
 _on_cpu = False  # CPU tensors go this way too, for tests
@@ -25,13 +26,50 @@ def takes(tensor):
 def options_of(options):
     """The options of a plan whose steps' rows travel at once: keys and values, unless it says otherwise. Libraries' kernels want in
     backward what queries that travel do not bring."""
-    if options.get("softcap") or options.get("alibi_slopes"):
-        raise ValueError("softcap and alibi_slopes are not there for GPU tensors: their libraries' kernels are called without")
     rotations = {
         name: "kv" if options.get(name) in (None, "auto") else options[name]
         for name in ("rotate_forward", "rotate_backward")
     }
     return {**options, **rotations, "chunk_tokens": options.get("chunk_tokens") or _WHOLE}
+
+
+def _forward(ran, plans, save, tensors):
+    """The `Rank` of each plan, whose forward pass the current stream has been given, or which has what it gave before. ``ran`` is told
+    what each has sent; ``tensors``: all q, all k, all v."""
+    n, first = len(plans), tensors[0]
+    choose = Chosen(first, scores=scores_of(plans[0], first.device))
+    ranks = [
+        Rank(plan, False, dict(zip((p.Q, p.K, p.V), qkv)), choose)
+        for plan, *qkv in zip(plans, tensors[:n], tensors[n : 2 * n], tensors[2 * n :])
+    ]
+    places = [(rank, role) for rank in ranks for role in rank.results()]
+
+    def compute():
+        for rank in ranks:
+            rank.make(*rank.results())
+        ran(run(ranks, first))
+        return Ended(), None, *(rank.tensor(role) for rank, role in places)
+
+    _, _, *results = _kept.once(plans[0], save, compute)
+    for (rank, role), tensor in zip(places, results):
+        rank.have(role, tensor)
+    return ranks
+
+
+def _backward(ran, plans, given, douts, dlses):
+    """The same of a backward pass. ``given``: of each rank, by role; gradients may be None."""
+    outs = [each[p.OUT] for each in given]
+    no_out = any(plan.q_travels_backward for plan in plans)
+    wants_delta = no_out or any(dlse is not None for dlse in dlses)
+    choose = Chosen(outs[0], wants_delta, scores_of(plans[0], outs[0].device))
+    ranks = []
+    for plan, tensors, out, dout, dlse in zip(plans, given, outs, douts, dlses):
+        dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
+        rank = Rank(plan, True, {**tensors, p.DOUT: dout, p.DLSE: dlse}, choose)
+        rank.make(p.DQ, p.DK, p.DV)
+        ranks.append(rank)
+    ran(run(ranks, outs[0]))
+    return ranks
 
 
 class _Attention(torch.autograd.Function):
@@ -57,39 +95,12 @@ class _Attention(torch.autograd.Function):
             given = [{role: next(tensors) for role in roles} for roles in ctx.roles]
         else:
             given = [rank.for_backward() for rank in _forward(ctx.ran, ctx.plans, None, tensors)]
-        outs, dlses = [each[p.OUT] for each in given], grads[n:]
-        no_out = any(plan.q_travels_backward for plan in ctx.plans)
-        choose = Chosen(outs[0], no_out or any(dlse is not None for dlse in dlses))
-        ranks = []
-        for plan, tensors_of, dout, dlse in zip(ctx.plans, given, grads, dlses):
-            out = tensors_of[p.OUT]
-            dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype).contiguous()
-            rank = Rank(plan, True, {**tensors_of, p.DOUT: dout, p.DLSE: dlse}, choose)
-            rank.make(p.DQ, p.DK, p.DV)
-            ranks.append(rank)
-        ctx.ran(run(ranks, outs[0]))
+        ranks = _backward(ctx.ran, ctx.plans, given, grads[:n], grads[n:])
         return None, None, None, *(rank.tensor(role) for role in (p.DQ, p.DK, p.DV) for rank in ranks)
 
 
-def _forward(ran, plans, save, tensors):
-    """The `Rank` of each plan, which has run, or has what it gave before. ``tensors``: all q, all k, all v."""
-    n, choose = len(plans), Chosen(tensors[0])
-    ranks = [
-        Rank(plan, False, dict(zip((p.Q, p.K, p.V), qkv)), choose)
-        for plan, *qkv in zip(plans, tensors[:n], tensors[n : 2 * n], tensors[2 * n :])
-    ]
-    places = [(rank, role) for rank in ranks for role in rank.results()]
-
-    def compute():
-        for rank in ranks:
-            rank.make(*rank.results())
-        ran(run(ranks, tensors[0]))
-        return Ended(), None, *(rank.tensor(role) for rank, role in places)
-
-    _, _, *results = _kept.once(plans[0], save, compute)
-    for (rank, role), tensor in zip(places, results):
-        rank.have(role, tensor)
-    return ranks
+def _nobody(sent):
+    """Whom the bytes of a job's rank are told: transports count them."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,7 +112,25 @@ def _plans(spec):
 
 def attend(plan, save, q, k, v):
     """(out, lse) of this rank of the plan's process set, whose ranks all call it."""
-    return _Attention.apply(lambda sent: None, [plan], save, q, k, v)
+    return _Attention.apply(_nobody, [plan], save, q, k, v)
+
+
+def forward(plan, save, q, k, v):
+    """For a graph, whose tensors have no gradients of their own: (out, lse, what `backward` is given beside these and q, k, v)."""
+    (rank,) = _forward(_nobody, [plan], save, [q, k, v])
+    return rank.tensor(p.OUT), rank.tensor(p.LSE), {role: rank.tensor(role) for role in rank.kept()}
+
+
+def backward(plan, kept, tensors, dout, dlse):
+    """(dq, dk, dv). ``tensors``: q, k, v, and out and lse or, where ``kept`` is None, these are computed again. ``dout`` and ``dlse``
+    may be None; where ``dlse`` is, libraries' kernels can be used."""
+    if kept is None:
+        (rank,) = _forward(_nobody, [plan], None, tensors)
+        given = rank.for_backward()
+    else:
+        given = {**kept, **dict(zip((p.Q, p.K, p.V, p.OUT, p.LSE), tensors))}
+    (rank,) = _backward(_nobody, [plan], [given], [dout], [dlse])
+    return [rank.tensor(role) for role in (p.DQ, p.DK, p.DV)]
 
 
 class VirtualRing:
@@ -140,7 +169,8 @@ class VirtualRing:
         return torch.cat(shards, axis).index_select(axis, order)
 
     def attention(self, q, k, v, *, return_lse=False, window_size=(-1, -1), softmax_scale=None,
-                  compression=None, block_mask=None, ulysses_degree=1, save=None, **options):  # fmt: skip
+                  compression=None, block_mask=None, ulysses_degree=1, softcap=0.0, alibi_slopes=None,
+                  save=None, **options):  # fmt: skip
         """The outputs of all ranks (and log-sum-exps), from lists of q, k, v; differentiable.
 
         Options: ``causal``, ``layout``, ``rotate_forward``, ``rotate_backward``, ``gather_first``, ``chunk_tokens``, ``cu_seqlens``, ``cu_seqlens_k``,
@@ -158,7 +188,8 @@ class VirtualRing:
                 "batch": batch, "length": length, "heads": heads, "kv_heads": k[0].shape[2],
                 "head_dim": head_dim, "dtype": str(q[0].dtype).replace("torch.", ""), "ranks": self.ranks,
                 "window": tuple(window_size), "scale": softmax_scale or 0.0, "kv_wire": compression,
-                "ulysses": ulysses_degree, "key_length": 0 if keys == length else keys, **options,
+                "ulysses": ulysses_degree, "key_length": 0 if keys == length else keys,
+                "softcap": softcap_of(softcap), "alibi_slopes": slopes_of(alibi_slopes, batch, heads), **options,
             }
         )  # fmt: skip
         plans = _plans(tuple(sorted(spec.items())))

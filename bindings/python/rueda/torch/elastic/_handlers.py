@@ -6,10 +6,11 @@ import torch
 
 from rueda.common.process_sets import global_process_set
 from rueda.data import DataLoader
+from rueda.torch._outline import Outline
 from rueda.torch._plain import same_objects
 from rueda.torch.elastic._copies import Copies
 from rueda.torch.elastic._expected import expected_tensors
-from rueda.torch.elastic._sharing import share_tensors
+from rueda.torch.elastic._sharing import EarlyDigests, share_tensors
 from rueda.torch.elastic.sampler import ElasticSampler
 from rueda.torch.functions import allgather_object, broadcast_object, spread_optimizer_state, whole_tensors
 
@@ -38,6 +39,12 @@ class StateHandler:
     def prepare(self):
         """Has memory for what is to come from others, and for its save; the first use of memory takes longer than a copy."""
 
+    def expect_sync(self):
+        """A `sync` follows, with nothing before it that changes the object."""
+
+    def forget_sync(self):
+        """It does not."""
+
     def set_value(self, value):
         """Another object takes its place."""
         self.value = value
@@ -51,14 +58,26 @@ class _Copied(StateHandler):
         super().__init__(value)
         self.copies = Copies(lambda: self.value.state_dict())
         self.is_settled = False  # nothing has come with the last sync, so that the next save may find it saved already
+        self._early = None  # digests for the next sync
 
     def save(self):
         is_settled, self.is_settled = self.is_settled, False
         if not (is_settled and self.copies.is_current()):
             self.copies = self.copies.anew()
 
+    def expect_sync(self):
+        self._early = EarlyDigests(self._shared())
+
+    def forget_sync(self):
+        self._early = None
+
+    def _shared(self):
+        """The tensors that travel, in their order."""
+        raise NotImplementedError()
+
     def _share(self, tensors, what):
-        moved = share_tensors(tensors, what, self.copies.of)
+        early, self._early = self._early, None
+        moved = share_tensors(tensors, what, self.copies.of, early)
         self.is_settled = moved.pieces == 0
 
 
@@ -70,6 +89,9 @@ class ModelStateHandler(_Copied):
 
     def restore(self):
         self.copies.restore_by(self.value.load_state_dict)
+
+    def _shared(self):
+        return [tensor for _, tensor in whole_tensors(self.value.state_dict())]
 
     def sync(self):
         self.copies.hold()  # what comes overwrites it
@@ -90,6 +112,11 @@ class OptimizerStateHandler(_Copied):
     def restore(self):
         with same_objects(self.value):
             self.copies.restore_by(self.value.load_state_dict, in_place=True)
+
+    def _shared(self):
+        outline = Outline(self.value)
+        outline.read()
+        return outline.tensors
 
     def sync(self):
         self.copies.hold()

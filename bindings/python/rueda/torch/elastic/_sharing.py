@@ -5,10 +5,27 @@ import ctypes
 import torch
 
 from rueda._numpy import np
-from rueda.elastic._transfer import share
+from rueda.elastic._transfer import Early, share
 
 
-def share_tensors(tensors, what, copies_of=None):
+class EarlyDigests:
+    """Of tensors that are not written to until they are shared, as far as their versions say: made before all ranks meet."""
+
+    def __init__(self, tensors):
+        self._versions = _versions(tensors)
+        fit = all(each.is_cpu and each.layout is torch.strided and each.is_contiguous() for each in tensors)
+        self._early = Early([bytes_of(each) for each in tensors]) if fit and tensors else None
+
+    def of(self, tensors):
+        """`Early` of these, or None: there is none of them as they are now."""
+        return self._early if _versions(tensors) == self._versions else None
+
+
+def _versions(tensors):
+    return [each._version for each in tensors]
+
+
+def share_tensors(tensors, what, copies_of=None, early=None):
     """Fills tensors in place with rank 0's; returns `Moved`. Errors as of `share`.
 
     Parameters
@@ -21,6 +38,8 @@ def share_tensors(tensors, what, copies_of=None):
     copies_of : callable, optional
         Of a list of tensors gives those of which there is a copy, or None in their place: other ranks may read the copies,
         whose large pages the kernel reads several times as fast as small ones.
+    early : EarlyDigests, optional
+        Perhaps of these tensors.
     """
     tensors = list(tensors)
     names = [name for name, _ in tensors]
@@ -28,7 +47,8 @@ def share_tensors(tensors, what, copies_of=None):
     packed = [tensor.detach().cpu().contiguous() for tensor in tensors]
     offered = [None] * len(packed) if copies_of is None else copies_of(packed)
     offered = [mine if copy is None or not copy.is_contiguous() else copy for mine, copy in zip(packed, offered)]
-    moved = share([bytes_of(each) for each in packed], what, names, offered=[bytes_of(each) for each in offered])
+    early = None if early is None else early.of(tensors)
+    moved = share([bytes_of(each) for each in packed], what, names, offered=[bytes_of(each) for each in offered], early=early)
     if moved.pieces:
         for tensor, each in zip(tensors, packed):
             if each.data_ptr() != tensor.data_ptr():

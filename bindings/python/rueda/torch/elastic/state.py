@@ -155,6 +155,7 @@ class TorchState(ObjectState):
     def restore(self):
         """Everything as it was saved last."""
         for handler in self._handlers.values():
+            handler.forget_sync()
             handler.restore()
         super().restore()
         if self._local is not None:
@@ -172,6 +173,8 @@ class TorchState(ObjectState):
         if not self._is_as_saved or self._may_have_changed():
             for handler in self._handlers.values():
                 handler.is_settled = False
+        for handler in self._handlers.values():
+            handler.forget_sync()
         self._save_uncounted()
         self._is_begun = True
 
@@ -180,7 +183,14 @@ class TorchState(ObjectState):
         names = ("commit", "restore", "sync", "reset", "on_reset", "save")
         return bool(self._reset_callbacks) or any(getattr(type(self), name) is not getattr(TorchState, name) for name in names)
 
+    def expect_sync(self):
+        if not self._may_have_changed():
+            for handler in self._handlers.values():
+                handler.expect_sync()
+
     def entered(self):
+        for handler in self._handlers.values():
+            handler.forget_sync()
         if self._local is not None:
             self._local.settle()
 
