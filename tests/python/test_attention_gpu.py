@@ -23,6 +23,7 @@ SCHEMES = [
     ("grouped", dict(causal=True, ulysses_degree=2), causal()),
     ("grouped, queries travel", dict(causal=True, ulysses_degree=2, rotate_forward="q", rotate_backward="q"), causal()),
     ("all heads", dict(causal=True, ulysses_degree=4), causal()),
+    ("computed again in backward", dict(causal=True, save="qkv"), causal()),
     ("softcap and slopes", dict(causal=True, softcap=2.0, alibi_slopes=SLOPES), causal()),
     ("slopes of some heads", dict(ulysses_degree=2, rotate_backward="q", alibi_slopes=OF_EACH), EVERYTHING),
     ("a window of queries", dict(window_size=(9, 4), rotate_forward="q", rotate_backward="q"), window(9, 4)),
