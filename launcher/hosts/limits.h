@@ -16,7 +16,7 @@ inline constexpr std::chrono::seconds kHandshakeLimit{5};
 inline constexpr size_t kMaxStrangers = 128;  // connections accepted within kHandshakeLimit
 
 inline constexpr std::chrono::milliseconds kHeartbeat{250};
-inline constexpr std::chrono::seconds kSuspectAfter{1};
+inline constexpr std::chrono::milliseconds kSuspectAfter{1000};
 inline constexpr double kDefaultSilenceSeconds = 5;  // then the other side is taken for dead
 
 }  // namespace rueda::launcher
