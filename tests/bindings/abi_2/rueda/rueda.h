@@ -637,7 +637,8 @@ RUEDA_API void rueda_digest(const void* const* parts, const size_t* bytes, size_
 /* Fills the ranges with as many bytes of another process, which leaves them as they are meanwhile:
  * those from from[i] on there. The digest is that of what the ranges have then, taken while it is
  * in the processor's cache. 1: all has come. 0: not all, as there is no such process or memory, or
- * the kernel does not allow it; ranges and digest are undefined then. Needs no context; any thread. */
+ * the kernel does not allow it; ranges and digest are undefined then. Needs no context; any thread.
+ */
 RUEDA_API int32_t rueda_read_digest(int64_t pid, const uint64_t* from, void* const* parts,
                                     const size_t* bytes, size_t count, uint8_t* digest);
 
