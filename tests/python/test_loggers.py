@@ -223,7 +223,7 @@ def test_a_fit_of_keras_calls_the_logger():
 
     if importlib.util.find_spec("keras") is None:
         pytest.skip("Keras is not installed")
-    backend = next((name for name in ("torch", "jax", "tensorflow") if importlib.util.find_spec(name)), None)
+    backend = next((name for name in ("jax", "tensorflow", "torch") if importlib.util.find_spec(name)), None)
     if backend is None:
         pytest.skip("Keras has no backend here")
     done = subprocess.run(

@@ -56,7 +56,7 @@ def nothing_is_left():
 
 
 def test_ranks_are_dense_on_two_nodes_and_results_come_in_their_order(start):
-    executor = start(num_hosts=2, num_workers_per_host=2, extra_env_vars={"SAID": "so"})
+    executor = start(num_hosts=2, num_workers_per_host=2, extra_env_vars={"SAID": "so", "HOROVOD_RANK": "7"})
     results = executor.run(where_and_sum, [2], {})
     assert [(rank, size, total, said) for rank, size, total, _, _, said in results] == [
         (rank, 4, [20.0] * 3, "so") for rank in range(4)
