@@ -14,6 +14,16 @@ def where_and_sum(scale=1):
     return hvd.rank(), hvd.size(), total, _node(), os.getpid(), os.environ.get("SAID")
 
 
+def told_and_true_place():
+    """Rank, size, local rank, ...: as Horovod's variables say it, and as the job does."""
+    import rueda as hvd
+
+    hvd.init()
+    names = "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"
+    told = [os.environ.get(f"HOROVOD_{name.upper()}") for name in names]
+    return told, [str(getattr(hvd, name)()) for name in names]
+
+
 def _node():
     if "ray" not in sys.modules:
         return None

@@ -106,7 +106,13 @@ ENGINES = {
     "horovod.ray.ElasticRayExecutor": "settings, use_gpu=False, cpus_per_slot=1, gpus_per_slot=None, env_vars=None, "
     "override_discovery=True",
     "horovod.ray.ElasticRayExecutor.run": "self, worker_fn, callbacks=None",
+    "horovod.ray.ElasticRayExecutor.create_settings": "min_num_proc=1, max_num_proc=None, reset_limit=None, "
+    "elastic_timeout=600, timeout_s=30, ssh_identity_file=None, nics=None, min_np=None, max_np=None, kwargs",
     "horovod.ray.RayHostDiscovery": "use_gpu=False, cpus_per_slot=1, gpus_per_slot=1",
+    "horovod.ray.elastic.RayHostDiscovery": "use_gpu=False, cpus_per_slot=1, gpus_per_slot=1",
+    "horovod.ray.elastic_v2.RayHostDiscovery": "use_gpu=False, cpus_per_worker=1, gpus_per_worker=1",
+    "horovod.ray.runner.MiniSettings": "nics=None, verbose=1, key, ssh_port=None, ssh_identity_file=None, "
+    "timeout_s=300, placement_group_timeout_s=100, elastic=False",
     "horovod.spark.run": "fn, args=(), kwargs=None, num_proc=None, start_timeout=None, use_mpi=None, use_gloo=None, "
     "extra_mpi_args=None, env=None, stdout=None, stderr=None, verbose=1, nics=None, "
     "prefix_output_with_timestamp=False, executable=None",

@@ -86,6 +86,14 @@ def test_ranks_of_one_machine_meet_without_a_key_and_others_with_one():
     assert _meeting.dense(facts) == [0, 2, 1, 3]
 
 
+def test_variables_of_places_are_as_ruedarun_sets_them():
+    names = "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"
+    made = _meeting.variables([{"machine": machine} for machine in "bbaab"])
+    assert [[each[f"HOROVOD_{name}"] for name in names] for each in made] == [
+        list(text) for text in ("050302", "151302", "250212", "351212", "452301")
+    ]
+
+
 def test_a_kept_port_is_given_to_nobody_else_and_can_be_listened_at():
     port = _meeting.facts("n", "127.0.0.1")["port"]
     with socket.socket() as other, pytest.raises(OSError):
@@ -131,7 +139,7 @@ def test_names_parameters_and_defaults_are_horovods(name, monkeypatch):
     _, package, *attributes = name.split(".")
     found = importlib.import_module(f"horovod.{package}")
     for attribute in attributes:
-        found = getattr(found, attribute)
+        found = getattr(found, attribute, None) or importlib.import_module(f"{found.__name__}.{attribute}")
     has = [
         p.name + ("" if p.default is p.empty else f"={p.default!r}")
         for p in inspect.signature(found).parameters.values()

@@ -253,13 +253,41 @@ def test_callbacks_call_the_logger(monkeypatch):
     callback.on_train_batch_end(trainer, None, None, None, 0)
     callback.on_train_end(trainer, None)
     assert called == [7, "closed"]
-    keras = types.ModuleType("keras")
-    keras.callbacks = types.SimpleNamespace(Callback=object)
-    monkeypatch.setitem(sys.modules, "keras", keras)
-    callback = rueda.loggers.keras_callback(logger)
-    callback.on_train_batch_end(3, {})
-    callback.on_train_end()
-    assert called == [7, "closed", None, "closed"]
+
+
+KERAS = """
+import keras, numpy, rueda as hvd, rueda.loggers
+
+class Kept(rueda.loggers.ScalarLogger):
+    def write(self, values, step):
+        print(step, len(values))
+
+    def close(self):
+        print("closed")
+
+hvd.init()
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+callback = rueda.loggers.keras_callback(Kept(every=3))
+model.fit(numpy.ones((8, 2)), numpy.ones((8, 1)), batch_size=2, epochs=2, verbose=0, callbacks=[callback])
+"""
+
+
+def test_a_fit_of_keras_calls_the_logger():
+    import importlib.util
+    import os
+    import subprocess
+
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    backend = next((name for name in ("jax", "tensorflow", "torch") if importlib.util.find_spec(name)), None)
+    if backend is None:
+        pytest.skip("Keras has no backend here")
+    done = subprocess.run(
+        [sys.executable, "-c", KERAS], env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["3", "6", "closed"], done.stdout
 
 
 @ranks(2)

@@ -18,10 +18,10 @@ pytest.importorskip("ray")
 import ray  # noqa: E402
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
-from engine_functions import count_ranks, is_rueda, where_and_sum  # noqa: E402
+from engine_functions import count_ranks, is_rueda, told_and_true_place, where_and_sum  # noqa: E402
 from ray_cluster import cluster  # noqa: E402
 from rueda.compat import horovod  # noqa: E402
-from rueda.ray import RankFailed, RayExecutor  # noqa: E402
+from rueda.ray import ElasticRayExecutor, RankFailed, RayExecutor, RayHostDiscovery, Settings  # noqa: E402
 
 SETTINGS = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=60)
 
@@ -59,7 +59,7 @@ def nothing_is_left():
 
 
 def test_ranks_are_dense_on_two_nodes_and_results_come_in_their_order(start):
-    executor = start(num_hosts=2, num_workers_per_host=2, extra_env_vars={"SAID": "so"})
+    executor = start(num_hosts=2, num_workers_per_host=2, extra_env_vars={"SAID": "so", "HOROVOD_RANK": "7"})
     results = executor.run(where_and_sum, [2], {})
     assert [(rank, size, total, said) for rank, size, total, _, _, said in results] == [
         (rank, 4, [20.0] * 3, "so") for rank in range(4)
@@ -70,6 +70,7 @@ def test_ranks_are_dense_on_two_nodes_and_results_come_in_their_order(start):
     again = ray.get(executor.run_remote(where_and_sum, kwargs={"scale": 1}))
     assert [result[4] for result in again] == [result[4] for result in results]
     assert all(result[2] == [10.0] * 3 for result in again)
+    assert all(told == true and told[:2] == [str(rank), "4"] for rank, (told, true) in enumerate(executor.run(told_and_true_place)))
     executor.shutdown()
     nothing_is_left()
     with pytest.raises(ValueError, match=r"call start\(\) first"):
@@ -105,6 +106,7 @@ def test_two_executors_at_once_and_ranks_that_meet_at_a_port(start):
         return hvd.allgather_object(hvd.rank())
 
     assert two.run(leave_and_join_again) == [[0, 1]] * 2
+    assert all(told == true for told, true in two.run(told_and_true_place))
 
 
 def test_an_object_on_each_rank(start):
@@ -150,6 +152,23 @@ def test_a_failure_names_its_rank_and_the_workers_stay(start, monkeypatch):
     assert [result[2] for result in executor.run(where_and_sum)] == [[3.0] * 3] * 2
     assert executor.run(os.getpid) == pids
 
+    lock = threading.Lock()
+
+    def hold(*_):
+        return lock
+
+    says = r"hold or its arguments cannot be sent to the ranks: cannot pickle '_thread.lock' object$"
+    for call in (executor.run, executor.run_remote, executor.execute, executor.execute_single):
+        with pytest.raises(ValueError, match=says):
+            call(hold)
+    with pytest.raises(ValueError, match="getpid or its arguments"):
+        executor.run(os.getpid, [lock])
+    with pytest.raises(ValueError, match="expected a function to run, found 3"):
+        executor.run(3)
+    assert executor.run(os.getpid) == pids, "no rank has begun"
+    with pytest.raises(ValueError, match=says):
+        RayExecutor(SETTINGS, min_workers=1).run(hold)
+
 
 def test_a_killed_actor_is_named_to_peers_and_driver(start):
     executor = start(num_hosts=2)
@@ -192,13 +211,17 @@ def test_a_killed_actor_is_named_to_peers_and_driver(start):
         ray.get(references[1])
 
 
-def test_what_cannot_be_placed_is_listed(start):
+def test_what_cannot_be_placed_is_listed(start, monkeypatch):
     executor = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=1), num_workers=5)
     with pytest.raises(TimeoutError) as late:
         executor.start()
     text = str(late.value)
     assert "5 workers of {1 CPU} were not there within 1 s. Asked for, PACK: 5 x {1 CPU}. Present: node" in text
     assert text.count("2 of 2 CPU free") == 2, text
+    nothing_is_left()
+    monkeypatch.delattr(ray._private.state, "available_resources_per_node")  # which is Ray's own
+    with pytest.raises(TimeoutError, match=r"Present: node \S+ \w+ with 2 CPU, 2 GPU; node \S+ \w+ with 2 CPU, 2 GPU$"):
+        executor.start()
     nothing_is_left()
     executor = RayExecutor(
         RayExecutor.create_settings(placement_group_timeout_s=1), num_hosts=1, use_gpu=True, gpus_per_worker=3
@@ -238,25 +261,25 @@ def heard_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_leaves_nothing(start, heard_interrupts):
+@pytest.mark.parametrize("call", ["run", "execute_single"])
+def test_ctrl_c_leaves_nothing(call, start, heard_interrupts, tmp_path):
     executor = start(num_workers=2)
-    started = threading.Event()
+    begun = tmp_path / "begun"
 
     def interrupt():
-        started.wait()
-        eventually(lambda: ray.available_resources().get("CPU") == 2)
+        eventually(begun.exists)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    def endless():
+    def endless(_=None):
         import time
 
+        begun.touch()
         time.sleep(600)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    started.set()
     with pytest.raises(KeyboardInterrupt):
-        executor.run(endless)
+        getattr(executor, call)(endless)
     thread.join()
     nothing_is_left()
 
@@ -278,11 +301,75 @@ def test_a_start_that_fails_leaves_nothing():
         ({}, "give num_workers, or num_hosts"),
         ({"num_workers": 0}, "num_workers=0"),
         ({"num_workers": 1, "gpus_per_worker": 1}, "without use_gpu"),
+        ({"num_workers": True}, r"RayExecutor\(num_workers=True\): expected a whole number, 1 or more"),
+        ({"num_hosts": 1, "num_workers_per_host": 0.5}, "num_workers_per_host=0.5"),
+        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker=-1.: expected a number of CPUs, more than 0"),
+        ({"num_workers": 1, "cpus_per_worker": "x"}, "cpus_per_worker='x'.: expected a number of CPUs"),
+        ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker=0.: expected a number of CPUs, more than 0"),
+        ({"num_workers": 1, "use_gpu": True, "cpus_per_worker": -1}, "expected a number of CPUs, 0 or more"),
+        ({"num_workers": 1, "use_gpu": True, "gpus_per_worker": -1}, "gpus_per_worker=-1.: expected a number of GPUs"),
+        ({"num_workers": 1, "use_gpu": True, "gpus_per_worker": 0}, "gpus_per_worker=0.: expected a number of GPUs"),
+        ({"min_workers": 0}, "min_workers=0.: expected a whole number, 1 or more"),
+        ({"min_workers": "2"}, "min_workers='2'.: expected a whole number"),
+        ({"max_workers": 2.0}, "max_workers=2.0.: expected a whole number"),
+        ({"num_workers": 1, "min_workers": 4}, "min_workers=4, num_workers=1.: expected min_workers <= num_workers$"),
+        ({"num_workers": 10, "max_workers": 2}, "num_workers=10, max_workers=2.: expected num_workers <= max_workers$"),
+        ({"min_workers": 4, "max_workers": 2}, "min_workers=4, max_workers=2.: expected min_workers <= max_workers$"),
+        ({"min_workers": 1, "num_hosts": 2}, "go with num_workers"),
+        ({"min_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker=-1"),
+        ({"min_workers": 1, "elastic_timeout": -1}, "elastic_timeout=-1.: expected seconds, more than 0"),
+        ({"min_workers": 1, "elastic_timeout": "9"}, "elastic_timeout='9'.: expected seconds"),
+        ({"min_workers": 1, "reset_limit": 0}, "reset_limit=0.: expected a whole number, 1 or more"),
+        ({"min_workers": 1, "cooldown_range": (9, 1)}, r"cooldown_range.*1 to 3600 seconds, .* found \(9, 1\)"),
+        ({"min_workers": 1, "cooldown_range": 5}, "cooldown_range.*expected two numbers, MIN and MAX, found 5"),
+        ({"min_workers": 1, "override_discovery": False}, "needs a discovery in the settings"),
     ],
 )
 def test_wrong_numbers_are_refused(given, says):
     with pytest.raises(ValueError, match=says):
         RayExecutor(SETTINGS, **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: RayExecutor(30, num_workers=1), TypeError, r"settings=30: expected what RayExecutor.create_settings\(\)"),
+        (lambda: ElasticRayExecutor(SETTINGS), TypeError, r"expected what ElasticRayExecutor.create_settings\(\)"),
+        (lambda: RayExecutor(Settings(timeout_s=-1), num_workers=1), ValueError, "timeout_s=-1"),
+        (lambda: RayExecutor.create_settings(timeout_s=None), ValueError, "timeout_s=None"),
+        (lambda: RayExecutor.create_settings(nics=5), ValueError, r"nics=5.: expected names .* such as \['eth0'\]"),
+        (lambda: RayExecutor.create_settings(nics=[5]), ValueError, r"nics=\[5\]"),
+        (lambda: ElasticRayExecutor.create_settings(0), ValueError, "min_num_proc=0"),
+        (lambda: ElasticRayExecutor.create_settings(3, max_np=2), ValueError, "expected min_num_proc <= max_num_proc"),
+        (lambda: ElasticRayExecutor.create_settings(timeout_s=0), ValueError, "timeout_s=0.: expected seconds"),
+        (lambda: ElasticRayExecutor.create_settings(verbosity=1), TypeError, r"verbosity=\.\.\..: there is no such"),
+        (lambda: RayHostDiscovery(cpus_per_slot=0), ValueError, r"RayHostDiscovery\(cpus_per_slot=0\)"),
+    ],
+)
+def test_wrong_settings_are_refused(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_settings_are_changed_and_have_horovods_names(monkeypatch):
+    monkeypatch.syspath_prepend(horovod.path())
+    from horovod.ray.elastic_v2 import RayHostDiscovery as OfWorkers
+    from horovod.ray.runner import MiniSettings
+
+    settings = MiniSettings(verbose=1, nics="lo,eth0", key=b"k", ssh_port=22)
+    RayExecutor(settings, num_workers=1)
+    assert (settings.nics, settings.timeout_s, settings.verbose) == ({"lo", "eth0"}, 300, 1)
+    settings = RayExecutor.create_settings()
+    settings.timeout_s, settings.elastic = 5, False
+    settings.discovery = OfWorkers(use_gpu=True, cpus_per_worker=2, gpus_per_worker=1)
+    assert settings.discovery.resources == {"CPU": 2, "GPU": 1} and isinstance(settings.discovery, RayHostDiscovery)
+    RayExecutor(settings, min_workers=1, override_discovery=False)
+    settings.discovery = "a script"
+    with pytest.raises(TypeError, match=r"discovery='a script': .*find_available_hosts_and_slots\(\)"):
+        RayExecutor(settings, min_workers=1, override_discovery=False)
+    # examples/ray/pytorch_ray_elastic.py
+    settings = ElasticRayExecutor.create_settings(verbose=True, ssh_port=22, extra_mpi_args="-x A", binding_args=None)
+    ElasticRayExecutor(settings, use_gpu=True, cpus_per_slot=2)
 
 
 def test_an_interface_that_is_not_there_is_named():
@@ -313,6 +400,10 @@ def test_workers_of_ray_train_become_ranks():
         def execute_single_async(self, rank, function, *args):
             return self.workers[rank].call.remote(function, *args)
 
+    assert RuedaConfig(nics="eth0").nics == {"eth0"}
+    for wrong in ({"nics": 5}, {"start_timeout": 0}):
+        with pytest.raises(ValueError, match=rf"RuedaConfig\({next(iter(wrong))}="):
+            RuedaConfig(**wrong)
     group, config = Group(), RuedaConfig(start_timeout=60, env_vars={"SAID": "so"})
     backend = config.backend_cls()
     for _ in range(2):  # as Ray Train does after a failure
@@ -321,7 +412,9 @@ def test_workers_of_ray_train_become_ranks():
         assert [(rank, size, total, said) for rank, size, total, _, _, said in results] == [
             (rank, 2, [3.0] * 3, "so") for rank in range(2)
         ]
+        assert all(told == true for told, true in group.execute(told_and_true_place))
         backend.on_shutdown(group, config)
+        assert group.execute(os.getenv, "HOROVOD_RANK") == [None] * 2
     for worker in group.workers:
         ray.kill(worker)
     nothing_is_left()
@@ -352,3 +445,34 @@ def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):
         executor.execute(print)
     with pytest.raises(ValueError, match="make it in the function"):
         executor.start(dict)
+
+
+def test_horovods_elastic_script_with_a_discovery_of_its_own(tmp_path, capsys, monkeypatch):
+    """The main block of its examples/ray/basic_ray_elastic.py."""
+    monkeypatch.syspath_prepend(horovod.path())
+    from horovod.ray import ElasticRayExecutor
+    from horovod.ray.elastic import RayHostDiscovery
+
+    class TestDiscovery(RayHostDiscovery):
+        def __init__(self, use_gpu=False, cpus_per_slot=1, gpus_per_slot=1):
+            super().__init__(use_gpu=use_gpu, cpus_per_slot=cpus_per_slot, gpus_per_slot=gpus_per_slot)
+            self.busy = threading.Lock()
+
+        def find_available_hosts_and_slots(self):
+            assert self.busy.acquire(blocking=False), "two threads ask at once"
+            try:
+                hosts = super().find_available_hosts_and_slots()
+                if (tmp_path / "2.ranks").exists():
+                    hosts.popitem()
+                return hosts
+            finally:
+                self.busy.release()
+
+    settings = ElasticRayExecutor.create_settings(verbose=2)
+    settings.discovery = TestDiscovery(use_gpu=True, cpus_per_slot=2)
+    executor = ElasticRayExecutor(settings, use_gpu=True, cpus_per_slot=2, override_discovery=False)
+    executor.start()
+    [(rank, sizes)] = executor.run(lambda: count_ranks(1, tmp_path, [2, 1]))
+    assert rank == 0 and sizes[0] == 2 and sizes[-1] == 1
+    assert "has finished" in capsys.readouterr().err, "verbose"
+    nothing_is_left()

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 import rueda
-from engine_functions import is_rueda, where_and_sum
+from engine_functions import is_rueda, told_and_true_place, where_and_sum
 from expect import eventually
 from rueda.compat import horovod
 
@@ -72,6 +72,9 @@ def test_two_runs_in_a_row_in_the_same_processes(two):
     second = rueda.spark.run(where_and_sum, kwargs={"scale": 2})  # defaultParallelism: 2
     assert sums(second) == expected and [result[5] for result in second] == [None, None]
     assert {result[4] for result in first} == {result[4] for result in second}
+    assert all(told == true for told, true in rueda.spark.run(told_and_true_place, env={"HOROVOD_SIZE": "7"}))
+    others = two.sparkContext.parallelize(range(2), 2).map(lambda _: os.environ.get("HOROVOD_RANK"))
+    assert others.collect() == [None] * 2, "the environment is as it was"
     assert rueda.spark.run(rueda.is_initialized) == [False, False], "each run has a job of its own"
 
 

@@ -71,6 +71,35 @@ def places(job, all_facts, key, by_port=False):
     return [{"rank": rank, **place} for rank in range(size)]
 
 
+# Horovod's names of a rank's place, which ruedarun sets for its ranks.
+VARIABLES = (
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE",
+)
+
+
+def variables(all_facts):
+    """`VARIABLES` for each rank, with the numbers that ``hvd.rank()`` and its like give after ``init``.
+
+    ``all_facts``: what `facts` gave, rank by rank.
+    """
+    machines = [each["machine"] for each in all_facts]
+    sizes = {machine: machines.count(machine) for machine in machines}  # in the order of their first ranks
+    made = []
+    for rank, machine in enumerate(machines):
+        local_rank = machines[:rank].count(machine)
+        across = [other for other, size in sizes.items() if size > local_rank]
+        place = (
+            rank, len(machines), local_rank, sizes[machine], across.index(machine), len(across)
+        )  # fmt: skip
+        made.append(dict(zip(VARIABLES, map(str, place))))
+    return made
+
+
 def dense(all_facts):
     """The order in which processes become ranks: those of a node one after the other, nodes as they came."""
     nodes = list(dict.fromkeys(each["node"] for each in all_facts))

@@ -5,8 +5,8 @@
 >>> executor.run(train)          # on every rank; hvd.init() in it joins the job
 >>> executor.shutdown()
 
-`runner` is the executor, `worker` what runs in an actor, `_placement` where actors are, `_collecting` how a
-function ends on all of them. `elastic` has jobs whose ranks come and go, with
+`runner` is the executor, `worker` what runs in an actor, `_placement` where actors are, `_sending` and `_collecting`
+how a function gets to all of them and ends there, `_checks` what is refused. `elastic` has jobs whose ranks come and go, with
 ruedarun's agents in `_agents`, `train` is Ray Train's side.
 """
 

@@ -3,6 +3,7 @@
 The job is ruedarun's: its agents run in actors (`_agents`), and its list of hosts is Ray's list of nodes.
 """
 
+import functools
 import json
 import math
 import os
@@ -18,15 +19,23 @@ import ray
 from ray import cloudpickle
 from rueda.compat import run as _run
 from rueda.compat import run_task
-from rueda.ray import _shell
+from rueda.ray import _checks, _sending, _shell
 from rueda.ray._agents import Agents
 
 _LOOK_SECONDS = 1.0  # between looks at Ray's nodes
 
 
-@dataclass(frozen=True)
+# Horovod's names of settings that say nothing here: Ray starts the processes, and there is no MPI.
+_WITHOUT_EFFECT = (
+    "ssh_port", "extra_mpi_args", "tcp_flag", "binding_args", "key", "start_timeout", "output_filename",
+    "run_func_mode", "elastic", "timestamp_output", "prefix_output_with_timestamp",
+)  # fmt: skip
+
+
+@dataclass
 class ElasticSettings:
-    """Made by ``ElasticRayExecutor.create_settings``, which says what the fields mean."""
+    """Made by ``ElasticRayExecutor.create_settings``, which says what the fields mean. May be changed until the executor
+    is made."""
 
     min_num_proc: int = 1
     max_num_proc: Optional[int] = None
@@ -37,6 +46,24 @@ class ElasticSettings:
     timeout_s: float = 30
     nics: Optional[frozenset] = None
     discovery: Any = None
+    verbose: int = 0
+
+    def checked(self):
+        """Itself, with ``nics`` as a frozenset and ``cooldown_range`` as a pair; ValueError for what is none of its values."""
+        where = "create_settings"
+        _checks.limits(
+            where,
+            ("min_num_proc", "num_proc", "max_num_proc"),
+            self.min_num_proc,
+            self.num_proc,
+            self.max_num_proc,
+        )
+        _checks.whole(where, "reset_limit", self.reset_limit)
+        self.cooldown_range = _checks.cooldown(where, self.cooldown_range)
+        _checks.seconds(where, "elastic_timeout", self.elastic_timeout)
+        _checks.seconds(where, "timeout_s", self.timeout_s)
+        self.nics = _checks.interfaces(where, self.nics)
+        return self
 
 
 class RayHostDiscovery:
@@ -45,14 +72,15 @@ class RayHostDiscovery:
     Parameters
     ----------
     use_gpu : bool
-    cpus_per_slot, gpus_per_slot : int
+    cpus_per_slot, gpus_per_slot : float
         What a rank needs.
     """
 
     def __init__(self, use_gpu=False, cpus_per_slot=1, gpus_per_slot=1):
-        self.resources = {"CPU": cpus_per_slot}
-        if use_gpu:
-            self.resources["GPU"] = gpus_per_slot or 1
+        self.use_gpu, self.cpus_per_slot, self.gpus_per_slot = use_gpu, cpus_per_slot, gpus_per_slot
+        self.resources = _checks.resources(
+            type(self).__name__, use_gpu, cpus_per_slot, gpus_per_slot if use_gpu else None, "slot"
+        )
 
     def find_available_hosts_and_slots(self):
         """{name of a host: slots}, by all that its node has, whether it is free or not."""
@@ -90,13 +118,19 @@ class ElasticRayExecutor:
         What `create_settings` made.
     use_gpu : bool
         Whether each rank has ``gpus_per_slot`` GPUs.
-    cpus_per_slot, gpus_per_slot : int
+    cpus_per_slot, gpus_per_slot : float
         What a rank needs.
     env_vars : dict, optional
         Variables for the ranks' environment.
     override_discovery : bool
         Whether Ray is asked for nodes and slots. Otherwise ``settings.discovery`` is, an object whose
-        ``find_available_hosts_and_slots()`` gives {name: slots}, with the names of `RayHostDiscovery`.
+        ``find_available_hosts_and_slots()`` gives {name: slots}, with the names of `RayHostDiscovery`. One thread at a
+        time asks it, about once a second.
+
+    Raises
+    ------
+    ValueError, TypeError
+        What is no number of ranks, CPUs, GPUs or seconds, or contradicts another; settings or a discovery that are none.
     """
 
     @staticmethod
@@ -110,9 +144,7 @@ class ElasticRayExecutor:
         nics=None,
         min_np=None,
         max_np=None,
-        cooldown_range=None,
-        num_proc=None,
-        discovery=None,
+        **kwargs,
     ):
         """Settings of an elastic executor.
 
@@ -140,19 +172,34 @@ class ElasticRayExecutor:
             Ranks to start with; default: as many as there is room for.
         discovery : object, optional
             See ``override_discovery``.
+        verbose : int, optional
+            1 or more: the job's launcher says what it starts and stops.
+        kwargs
+            Horovod's other settings are accepted, without effect: ssh_port, extra_mpi_args, tcp_flag, binding_args,
+            key, start_timeout, output_filename, run_func_mode, elastic, timestamp_output, prefix_output_with_timestamp.
+
+        Raises
+        ------
+        ValueError
+            A value that is none, or contradicts another.
+        TypeError
+            A name that Horovod does not know either.
         """
-        nics = nics.split(",") if isinstance(nics, str) else nics
+        known = {n: kwargs[n] for n in ("cooldown_range", "num_proc", "discovery", "verbose") if n in kwargs}
+        unknown = sorted(kwargs.keys() - known.keys() - set(_WITHOUT_EFFECT))
+        if unknown:
+            raise TypeError(
+                f"create_settings({unknown[0]}=...): there is no such setting; leave it out"
+            )
         return ElasticSettings(
-            min_np or min_num_proc,
-            max_np or max_num_proc,
-            num_proc,
-            reset_limit,
-            tuple(cooldown_range) if cooldown_range else None,
-            elastic_timeout,
-            timeout_s,
-            frozenset(nics) if nics else None,
-            discovery,
-        )
+            min_num_proc=min_num_proc if min_np is None else min_np,
+            max_num_proc=max_num_proc if max_np is None else max_np,
+            reset_limit=reset_limit,
+            elastic_timeout=elastic_timeout,
+            timeout_s=timeout_s,
+            nics=nics,
+            **known,
+        ).checked()
 
     def __init__(
         self,
@@ -163,16 +210,14 @@ class ElasticRayExecutor:
         env_vars=None,
         override_discovery=True,
     ):
-        if gpus_per_slot and not use_gpu:
-            raise ValueError("gpus_per_slot is given without use_gpu=True")
+        name = type(self).__name__
+        _checks.made_by(settings, ElasticSettings, f"{name}.create_settings").checked()
         if not override_discovery and settings.discovery is None:
             raise ValueError("override_discovery=False needs a discovery in the settings")
-        least, most = settings.min_num_proc, settings.max_num_proc
-        if least < 1 or (most is not None and most < least):
-            raise ValueError(f"expected 1 <= min_num_proc <= max_num_proc, found {least} and {most}")
         self._settings = settings
+        _checks.resources(name, use_gpu, cpus_per_slot, gpus_per_slot, "slot")
         self._ray = RayHostDiscovery(use_gpu, cpus_per_slot, gpus_per_slot)
-        self._discovery = self._ray if override_discovery else settings.discovery
+        self._discovery = self._ray if override_discovery else _checks.discovery(settings.discovery)
         self._env_vars = {name: str(value) for name, value in (env_vars or {}).items()}
 
     def add_env_vars(self, variables):
@@ -193,21 +238,27 @@ class ElasticRayExecutor:
             The job ended with an error; it names the rank.
         TimeoutError
             There was not enough room for ``elastic_timeout`` seconds.
+        ValueError
+            The function cannot be pickled; nothing was started.
         """
         if callbacks:
             raise ValueError("callbacks are not called here: return what they would be told")
         self.start()
+        try:
+            function = cloudpickle.dumps((worker_fn, (), {}))
+        except Exception as error:
+            raise _sending.cannot(worker_fn, error) from error
         slots = self._wait_for_slots()
         with tempfile.TemporaryDirectory(prefix="rueda-ray-") as folder:
             path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
             files = {
                 "path.json": json.dumps([sys.prefix, path]).encode(),
-                "function.pickle": cloudpickle.dumps((worker_fn, (), {})),
+                "function.pickle": function,
             }
             for name, data in files.items():
                 run_task.leave(os.path.join(folder, name), data)
-            agents = Agents(folder, files, self._find)
             nodes = _Nodes(os.path.join(folder, "hosts"), self._discovery)
+            agents = Agents(folder, files, functools.partial(self._find, nodes))
             try:
                 command = [sys.executable, os.path.abspath(run_task.__file__), folder]
                 options = self._options(agents.path, nodes.path, slots)
@@ -219,9 +270,9 @@ class ElasticRayExecutor:
                 agents.close()
             return _run._results(folder, self._settings.min_num_proc, code, says)
 
-    def _find(self, host):
+    def _find(self, nodes, host):
         node, slots = self._ray.nodes()[host]
-        slots = self._discovery.find_available_hosts_and_slots().get(host, slots)
+        slots = nodes.hosts.get(host, slots)
         return node, {name: amount * slots for name, amount in self._ray.resources.items()}
 
     def _wait_for_slots(self):
@@ -260,15 +311,18 @@ class ElasticRayExecutor:
             options += ["--blacklist-cooldown-range", *map(str, settings.cooldown_range)]
         if settings.nics:
             options += ["--network-interfaces", ",".join(f"={name}" for name in sorted(settings.nics))]
+        if settings.verbose:
+            options.append("--verbose")
         for name in self._env_vars:
             options += ["-x", name]
         return options
 
 
 class _Nodes:
-    """Keeps a file with the hosts of the moment, which ruedarun's discovery reads."""
+    """Keeps a file with the hosts of the moment, which ruedarun's discovery reads. ``hosts``: {name: slots}, the same."""
 
     def __init__(self, path, discovery):
+        self.hosts = {}
         self.path, self._discovery = path, discovery
         self._ended = threading.Event()
         self._write()
@@ -287,7 +341,8 @@ class _Nodes:
                 print(f"rueda.ray: cannot ask Ray for its nodes: {error}", file=sys.stderr)
 
     def _write(self):
-        hosts = self._discovery.find_available_hosts_and_slots()
+        hosts = dict(self._discovery.find_available_hosts_and_slots())
+        self.hosts = hosts
         with open(self.path + ".part", "w") as file:
             file.write("".join(f"{name}:{slots}\n" for name, slots in hosts.items()))
         os.rename(self.path + ".part", self.path)

@@ -8,9 +8,11 @@ import ray
 from ray import cloudpickle
 from rueda import _meeting, _outcomes
 from rueda.compat import horovod
+from rueda.ray import _checks
 from rueda.ray import settings as _settings
 from rueda.ray._collecting import collect
 from rueda.ray._placement import Placement
+from rueda.ray._sending import send
 from rueda.ray.worker import BaseWorker
 
 
@@ -28,10 +30,10 @@ class RayExecutor:
     num_hosts : int, optional
         On how many nodes there are ``num_workers_per_host`` ranks each.
     num_workers_per_host : int
-    cpus_per_worker : int
+    cpus_per_worker : float
     use_gpu : bool
         Whether each rank has ``gpus_per_worker`` GPUs (default 1). It sees those of all ranks on its node.
-    gpus_per_worker : int, optional
+    gpus_per_worker : float, optional
     use_current_placement_group : bool
         Whether the ranks are in the placement group that the caller is in, if it is in one. Otherwise they are in one
         of their own, which is removed with them.
@@ -43,7 +45,9 @@ class RayExecutor:
     Raises
     ------
     ValueError
-        Both counts, or none; a count that is none.
+        Both counts, or none; a count that is none, or contradicts another.
+    TypeError
+        Settings that are none.
     """
 
     create_settings = staticmethod(_settings.create_settings)
@@ -65,17 +69,24 @@ class RayExecutor:
         elastic_timeout=600,
         override_discovery=True,
     ):
-        if gpus_per_worker and not use_gpu:
-            raise ValueError("gpus_per_worker is given without use_gpu=True")
+        name = type(self).__name__
+        settings = _checks.made_by(
+            _settings.Settings() if settings is None else settings,
+            _settings.Settings,
+            f"{name}.create_settings",
+        ).checked()
+        self._resources = _checks.resources(name, use_gpu, cpus_per_worker, gpus_per_worker, "worker")
         self._elastic = self._placement = None
         self._workers = []  # by rank
         self._facts = []  # by rank
         if min_workers is not None or max_workers is not None:
             if num_hosts is not None:
                 raise ValueError("min_workers and max_workers go with num_workers, not with num_hosts")
+            names = ("min_workers", "num_workers", "max_workers")
+            _checks.limits(name, names, min_workers, num_workers, max_workers)
             self._elastic = _elastic_executor(
                 settings,
-                (num_workers, min_workers or 1, max_workers),
+                (num_workers, 1 if min_workers is None else min_workers, max_workers),
                 (use_gpu, cpus_per_worker, gpus_per_worker),
                 (reset_limit, cooldown_range, elastic_timeout),
                 override_discovery,
@@ -88,17 +99,13 @@ class RayExecutor:
             )
         if num_workers is None and num_hosts is None:
             raise ValueError("give num_workers, or num_hosts and num_workers_per_host")
-        for name, count in (
+        for what, count in (
             ("num_workers", num_workers),
             ("num_hosts", num_hosts),
             ("num_workers_per_host", num_workers_per_host),
         ):
-            if count is not None and (not isinstance(count, int) or count < 1):
-                raise ValueError(f"RayExecutor({name}={count!r}): expected a whole number, 1 or more")
-        self._settings = settings or _settings.Settings()
-        self._resources = {"CPU": cpus_per_worker}
-        if use_gpu:
-            self._resources["GPU"] = gpus_per_worker or 1
+            _checks.whole(name, what, count)
+        self._settings = settings
         per_bundle = num_workers_per_host if num_hosts else 1
         bundle = {name: amount * per_bundle for name, amount in self._resources.items()}
         self._wanted = {
@@ -178,9 +185,11 @@ class RayExecutor:
         )
         begun = [
             worker.begin.remote(
-                place, {**self._own_variables(facts), **env_vars}, horovod.is_asked_for()
+                place, {**self._own_variables(facts), **env_vars, **told}, horovod.is_asked_for()
             )
-            for worker, place, facts in zip(self._workers, places, self._facts)
+            for worker, place, facts, told in zip(
+                self._workers, places, self._facts, _meeting.variables(self._facts)
+            )
         ]
         ray.get(begun)
 
@@ -207,16 +216,18 @@ class RayExecutor:
         ------
         RankFailed
             Names the rank, node, pid and cause.
+        ValueError
+            The function or its arguments cannot be pickled; no rank has begun, and all are kept.
         """
         _refuse(callbacks)
         if self._elastic is not None:
             return self._elastic.run(functools.partial(fn, *(args or ()), **(kwargs or {})))
-        return self._all(lambda worker: worker.call.remote(fn, tuple(args or ()), kwargs))
+        return self._call("call", fn, args, kwargs)
 
     def execute(self, fn, callbacks=None):
         """``fn(executable)`` on all ranks, with the objects that `start` made; otherwise as `run`."""
         _refuse(callbacks)
-        return self._all(lambda worker: worker.call_executable.remote(fn))
+        return self._call("call_executable", fn)
 
     def run_remote(self, fn, args=None, kwargs=None, callbacks=None):
         """Begins ``fn(*args, **kwargs)`` on all ranks and returns Ray's references, in the order of ranks.
@@ -225,14 +236,12 @@ class RayExecutor:
         """
         _refuse(callbacks)
         self._require_workers()
-        arguments = tuple(args or ())
-        return [worker.run.remote(fn, arguments, kwargs) for worker in self._workers]
+        work = send(fn, args, kwargs)
+        return [worker.run.remote(work) for worker in self._workers]
 
     def execute_single(self, fn):
-        """``fn(executable)`` on rank 0 alone; what it returned."""
-        self._require_workers()
-        outcomes, order = collect([self._workers[0].call_executable.remote(fn)])
-        return self._results(outcomes, order)[0]
+        """``fn(executable)`` on rank 0 alone; what it returned. Otherwise as `run`."""
+        return self._call("call_executable", fn, ranks=1)[0]
 
     def shutdown(self):
         """Ends the ranks, and gives back their places. Twice is fine; `start` may be called again."""
@@ -251,29 +260,31 @@ class RayExecutor:
         if not self._workers:
             raise ValueError("the executor is not started: call start() first")
 
-    def _all(self, begin):
+    def _call(self, method, fn, args=(), kwargs=None, ranks=None):
+        """What this method of the first so many workers returned. Nothing is left of what is interrupted."""
         self._require_workers()
-        try:
-            outcomes, order = collect([begin(worker) for worker in self._workers])
-        except BaseException:  # Ctrl-C: the workers are in the middle of it
-            self.shutdown()
-            raise
-        return self._results(outcomes, order)
-
-    def _results(self, outcomes, order):
         nodes = [f"{facts['host']} {facts['node']}" for facts in self._facts]
         pids = [facts["pid"] for facts in self._facts]
-        if any(outcome.kind in ("dead", "missing") for outcome in outcomes):
-            self.shutdown()
-        elif any(outcome.kind != "result" for outcome in outcomes):
-            ray.get([worker.leave.remote() for worker in self._workers])
+        has_begun = False
+        try:
+            work = send(fn, args, kwargs)
+            has_begun = True
+            begun = [getattr(worker, method).remote(work) for worker in self._workers[:ranks]]
+            outcomes, order = collect(begun)
+            if any(outcome.kind in ("dead", "missing") for outcome in outcomes):
+                self.shutdown()
+            elif any(outcome.kind != "result" for outcome in outcomes):
+                ray.get([worker.leave.remote() for worker in self._workers])
+        except BaseException as error:  # Ctrl-C: the workers are in the middle of it
+            if has_begun or not isinstance(error, Exception):
+                self.shutdown()
+            raise
         return _outcomes.results(outcomes, order, nodes, pids, cloudpickle)
 
 
 def _elastic_executor(settings, workers, needs, limits, override_discovery):
     from rueda.ray.elastic import ElasticRayExecutor
 
-    settings = settings or _settings.create_settings()
     num_workers, min_workers, max_workers = workers
     reset_limit, cooldown_range, elastic_timeout = limits
     elastic = ElasticRayExecutor.create_settings(
@@ -281,11 +292,12 @@ def _elastic_executor(settings, workers, needs, limits, override_discovery):
         max_workers,
         reset_limit,
         elastic_timeout,
-        settings.timeout_s or 120,
+        120 if settings.timeout_s is None else settings.timeout_s,
         nics=settings.nics,
         cooldown_range=cooldown_range,
         num_proc=num_workers,
-        discovery=getattr(settings, "discovery", None),
+        discovery=settings.discovery,
+        verbose=settings.verbose > 1,  # 1 is MiniSettings' default
     )
     use_gpu, cpus, gpus = needs
     return ElasticRayExecutor(elastic, use_gpu, cpus, gpus, override_discovery=override_discovery)

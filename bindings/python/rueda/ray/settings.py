@@ -1,18 +1,35 @@
 """What an executor is told beside its workers."""
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
+
+from rueda.ray import _checks
 
 
-@dataclass(frozen=True)
+@dataclass
 class Settings:
-    """Made by ``RayExecutor.create_settings``, which says what the fields mean."""
+    """Made by ``RayExecutor.create_settings``, which says what the fields mean. May be changed until the executor is made.
+
+    ``discovery``: of an elastic job, for ``override_discovery=False`` (`ElasticRayExecutor`). ``verbose``: 2 or more
+    makes the launcher of an elastic job say what it starts and stops.
+    """
 
     timeout_s: Optional[float] = None
     placement_group_timeout_s: float = 100
     nics: Optional[frozenset] = None
     ssh_identity_file: Optional[str] = None
     ssh_str: Optional[str] = None
+    verbose: int = 0
+    discovery: Any = None
+
+    def checked(self):
+        """Itself, with ``nics`` as a frozenset; ValueError for what is none of its values."""
+        where = "create_settings"
+        if self.timeout_s is not None:
+            _checks.seconds(where, "timeout_s", self.timeout_s)
+        _checks.seconds(where, "placement_group_timeout_s", self.placement_group_timeout_s)
+        self.nics = _checks.interfaces(where, self.nics)
+        return self
 
 
 def create_settings(
@@ -32,18 +49,8 @@ def create_settings(
         Names of network interfaces; ranks meet and talk over the first of them that has an IPv4 address.
         Without it they use the address by which Ray knows their node.
     """
-    for name, seconds in (
-        ("timeout_s", timeout_s),
-        ("placement_group_timeout_s", placement_group_timeout_s),
-    ):
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise ValueError(f"create_settings({name}={seconds!r}): expected seconds, more than 0")
-    if isinstance(nics, str):
-        nics = nics.split(",")
+    if timeout_s is None:
+        raise ValueError("create_settings(timeout_s=None): expected seconds, more than 0")
     return Settings(
-        timeout_s,
-        placement_group_timeout_s,
-        frozenset(nics) if nics else None,
-        ssh_identity_file,
-        ssh_str,
-    )
+        timeout_s, placement_group_timeout_s, nics, ssh_identity_file, ssh_str
+    ).checked()

@@ -11,7 +11,7 @@ from typing import Dict, Optional
 
 import ray
 from rueda import _meeting
-from rueda.ray import worker
+from rueda.ray import _checks, worker
 
 try:
     from ray.train import BackendConfig as _BackendConfig
@@ -41,11 +41,21 @@ class RuedaConfig(_BackendConfig):
         Names of network interfaces; ranks meet and talk over the first of them that has an IPv4 address.
     env_vars : dict, optional
         Variables for the ranks' environment.
+
+    Raises
+    ------
+    ValueError
+        A start_timeout that is no time, or nics that are no names.
     """
 
     start_timeout: Optional[float] = None
     nics: Optional[frozenset] = None
     env_vars: Dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.start_timeout is not None:
+            _checks.seconds("RuedaConfig", "start_timeout", self.start_timeout)
+        self.nics = _checks.interfaces("RuedaConfig", self.nics)
 
     @property
     def backend_cls(self):
@@ -65,9 +75,9 @@ class _RuedaBackend(_Backend):
         places = _meeting.places(
             f"ray-{secrets.token_hex(16)}", facts, _meeting.new_key(), by_port=bool(interfaces)
         )
-        begun = []
+        begun, told = [], _meeting.variables(facts)
         for rank, place in enumerate(places):
-            variables = dict(backend_config.env_vars)
+            variables = {**(backend_config.env_vars or {}), **told[rank]}
             if backend_config.start_timeout is not None:
                 variables["RUEDA_START_TIMEOUT"] = backend_config.start_timeout
             if interfaces:

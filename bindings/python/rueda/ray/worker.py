@@ -58,18 +58,21 @@ class BaseWorker:
         """``func(executable)``; None where `start_executable` has made none."""
         return func(self.executable)
 
-    def call(self, func, args=(), kwargs=None):
+    # ``work``: ``(func, args, kwargs)``, as `_sending` sends them.
+
+    def call(self, work):
         """``func(*args, **kwargs)`` as an `Outcome`."""
-        return _outcomes.call(func, args, kwargs, cloudpickle)
+        return _outcomes.call(*work, cloudpickle)
 
-    def call_executable(self, func):
+    def call_executable(self, work):
         """``func(executable)`` as an `Outcome`."""
-        return _outcomes.call(func, (self.executable,), None, cloudpickle)
+        return _outcomes.call(work[0], (self.executable,), None, cloudpickle)
 
-    def run(self, func, args=(), kwargs=None):
+    def run(self, work):
         """``func(*args, **kwargs)``; an exception goes to whoever asks Ray for the result."""
+        func, args, kwargs = work
         try:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         except BaseException:
             _outcomes.leave()  # no rank waits for this one
             raise
@@ -99,6 +102,8 @@ def end():
     """This process is no rank any more."""
     _outcomes.leave()
     _init_options.give(None)
+    for name in _meeting.VARIABLES:
+        os.environ.pop(name, None)
 
 
 def _set_variables(variables):

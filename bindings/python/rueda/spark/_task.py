@@ -24,7 +24,7 @@ def make(work, env, verbose, with_horovod):
 
     def task(_):
         context = BarrierTaskContext.get()
-        before = {name: os.environ.get(name) for name in env}
+        before = {name: os.environ.get(name) for name in (*env, *_meeting.VARIABLES)}
         os.environ.update(env)
         try:
             rank, everybody = _meet(context)
@@ -37,7 +37,7 @@ def make(work, env, verbose, with_horovod):
             _init_options.give(None)
             for name, value in before.items():
                 if value is None:
-                    del os.environ[name]
+                    os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
 
@@ -54,4 +54,5 @@ def _meet(context):
     everybody = [json.loads(text) for text in context.allGather(json.dumps(mine))]
     job, key = everybody[0].pop("job"), bytes.fromhex(everybody[0].pop("key"))
     _init_options.give(_meeting.places(job, everybody, key)[rank])
+    os.environ.update(_meeting.variables(everybody)[rank])
     return rank, everybody
