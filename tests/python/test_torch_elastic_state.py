@@ -402,7 +402,7 @@ def test_a_sync_that_fails_leaves_the_last_save_and_one_that_ends_is_a_save(monk
         state.commit()
     kept = contents(state)
 
-    def overwritten(tensors, what, copies_of):
+    def overwritten(tensors, what, copies_of, early):
         for _, tensor in tensors:
             tensor.zero_()
         raise hvd.HorovodInternalError("a rank was lost")
