@@ -235,7 +235,7 @@ def test_all_hosts_at_one_place(lab, tmp_path):
         job.wait()
 
 
-def test_every_metric_of_the_dashboard_is_served(tmp_path):
+def test_every_metric_of_the_dashboard_and_the_alerts_is_served(tmp_path):
     with open(os.path.join(ROOT, "deploy", "grafana.json"), encoding="utf-8") as file:
         dashboard = json.load(file)
     asked = set()
@@ -243,6 +243,10 @@ def test_every_metric_of_the_dashboard_is_served(tmp_path):
         for target in panel.get("targets", []):
             asked |= set(re.findall(r"\brueda_\w+", target["expr"]))
     assert len(asked) >= 10
+    with open(os.path.join(ROOT, "docs", "monitoring.md"), encoding="utf-8") as page:
+        for alert in re.findall(r"(?m)^  expr: (.+)", page.read()):
+            asked |= set(re.findall(r"\brueda_\w+", alert))
+    assert "rueda_local_size" in asked
     with running(tmp_path) as (job, url):
         job.wait_for("up", 2)
         served = {name for name, _ in samples(get(url + "/metrics")[1])}
