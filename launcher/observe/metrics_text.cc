@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "collectives/base/utf8.h"
@@ -100,6 +101,11 @@ std::string metrics_text(const JobVitals& job, const std::string& version) {
   for (const RankVitals& rank : job.ranks)
     text.sample("rueda_rank_up", rank_label(rank.rank),
                 rank.life == RankRecord::Life::kRunning ? 1 : 0);
+  std::map<std::string, double> on_host;
+  for (const RankVitals& rank : job.ranks) ++on_host[rank.host];
+  text.family("rueda_local_size", "gauge", "Ranks on the rank's host.");
+  for (const RankVitals& rank : job.ranks)
+    text.sample("rueda_local_size", rank_label(rank.rank), on_host[rank.host]);
   text.family("rueda_collective_seconds", "histogram",
               "Batches: from the start of each until its end on the rank.");
   for (const RankVitals& rank : job.ranks) {

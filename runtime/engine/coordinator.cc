@@ -1,13 +1,13 @@
 #include "runtime/engine/coordinator.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "collectives/base/log.h"
 #include "collectives/shm/cma.h"
 #include "proto/negotiation_codec.h"
+#include "runtime/engine/disk_use.h"
+#include "runtime/engine/slow_rank.h"
 
 namespace rueda::engine {
 namespace {
@@ -271,28 +271,12 @@ void Coordinator::try_cma() {
       std::memory_order_release);
 }
 
-namespace {
-
-std::string cause_of(const Stragglers::Finding& finding) {
-  if (finding.data >= std::max(Stragglers::kShare / 2, finding.share / 4))
-    return fmt::format(
-        "The cause is its data: it waited for that for {:.0f} % of its time. More workers, a "
-        "larger prefetch or another disk help (docs/data.md)",
-        100 * finding.data);
-  std::string text =
-      "Look there for a busier host, more ranks than cores, slower data loading, or work that it "
-      "alone does (checkpoints, evaluation)";
-  if (finding.rank == 0) text += "; rank 0 often writes files, logs and lists folders for all";
-  return text;
-}
-
-}  // namespace
-
 LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
   LateRanks::Around around;
   around.rank = membership_.rank;
   for (const auto& arena : memory_.arenas)
     around.paces.push_back(arena == nullptr ? nullptr : &arena->channel(0)->pace);
+  around.disk = [this](Rank rank) { return disk_use(membership_.pids[static_cast<size_t>(rank)]); };
   around.blocked = blocked;
   around.now = [] { return timeline::nanos(Clock::now()); };
   around.name = [this](const Stragglers::Finding& finding) { name_straggler(finding); };
@@ -303,13 +287,8 @@ LateRanks::Around Coordinator::around(const BlockedClock* blocked) {
 
 void Coordinator::name_straggler(const Stragglers::Finding& finding) {
   if (!config_.name_slow_ranks) return;
-  RUEDA_WARN(
-      "coordinator",
-      "{} is slow: of the last {} s the others waited {:.1f} s for it ({:.0f} %, {} times). "
-      "{}. rueda top and ruedarun --summary show more; RUEDA_NAME_SLOW_RANKS=0 silences this",
-      membership_.name(finding.rank), Stragglers::kWindow / Stragglers::kBucket,
-      static_cast<double>(finding.cost) * 1e-9, 100 * finding.share, finding.times,
-      cause_of(finding));
+  RUEDA_WARN("coordinator", "{}",
+             slow_rank_text(membership_.name(finding.rank), finding, membership_.size));
 }
 
 }  // namespace rueda::engine

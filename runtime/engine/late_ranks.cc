@@ -9,9 +9,7 @@ LateRanks::LateRanks(Around around)
     : around_(std::move(around)),
       stragglers_(static_cast<Rank>(around_.paces.size()), around_.now()),
       named_(around_.paces.size()),
-      data_(around_.paces.size()) {
-  for (Looks& looks : data_) looks.older.at = looks.newer.at = around_.now();
-}
+      looks_(around_.paces.size()) {}
 
 LateRanks::Group::Group(LateRanks* late, std::vector<Rank> ranks, Rank place)
     : late_(late), ranks_(std::move(ranks)), place_(place) {}
@@ -52,20 +50,38 @@ void LateRanks::Group::decided(Rank last, Nanos before, Nanos now) {
   late_->late(ranks_[static_cast<size_t>(last)], now - from, now, true);
 }
 
-void LateRanks::look_at_data(Rank rank, Nanos now) {
-  const host::Pace* const pace = pace_of(rank);
-  Looks& looks = data_[static_cast<size_t>(rank)];
-  if (pace == nullptr || now - looks.newer.at < Stragglers::kWindow) return;
-  looks.older = looks.newer;
-  looks.newer = {now, pace->data.load(std::memory_order_relaxed)};
+LateRanks::Look LateRanks::look(Rank rank, Nanos now) const {
+  Look look;
+  look.at = now;
+  look.data = pace_of(rank)->data.load(std::memory_order_relaxed);
+  look.disk = around_.disk(rank).value_or(DiskUse{});
+  look.own_disk = around_.disk(around_.rank).value_or(DiskUse{});
+  return look;
 }
 
-double LateRanks::data_share(Rank rank, Nanos now) {
-  const host::Pace* const pace = pace_of(rank);
-  const Data& before = data_[static_cast<size_t>(rank)].older;
-  if (pace == nullptr || now <= before.at) return 0;
-  const Nanos waited = pace->data.load(std::memory_order_relaxed) - before.waited;
-  return std::clamp(static_cast<double>(waited) / static_cast<double>(now - before.at), 0.0, 1.0);
+void LateRanks::look_at(Rank rank, Nanos now) {
+  if (pace_of(rank) == nullptr) return;
+  Looks& looks = looks_[static_cast<size_t>(rank)];
+  const Nanos passed = now - looks.newer.at;
+  if (passed < Stragglers::kWindow) return;
+  const Look fresh = look(rank, now);
+  looks.older = passed > 2 * Stragglers::kWindow ? fresh : looks.newer;
+  looks.newer = fresh;
+}
+
+void LateRanks::explain(Stragglers::Finding* finding, Nanos now) {
+  if (pace_of(finding->rank) == nullptr) return;
+  const Look& before = looks_[static_cast<size_t>(finding->rank)].older;
+  const auto passed = static_cast<double>(now - before.at);
+  if (passed <= 0) return;
+  const Look at = look(finding->rank, now);
+  const auto in_time = [passed](int64_t from, int64_t to) {
+    return std::max(0.0, static_cast<double>(to - from) / passed);
+  };
+  finding->data = std::min(1.0, in_time(before.data, at.data));
+  finding->disk = std::min(1.0, in_time(before.disk.blocked, at.disk.blocked));
+  finding->disk_bytes = 1e9 * in_time(before.disk.bytes, at.disk.bytes);
+  finding->own_disk_bytes = 1e9 * in_time(before.own_disk.bytes, at.own_disk.bytes);
 }
 
 void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
@@ -76,11 +92,11 @@ void LateRanks::late(Rank rank, Nanos cost, Nanos now, bool speaks) {
   stragglers_.late(rank, cost, now, slept);
   around_.worst(stragglers_.worst());
   around_.late(rank, cost);
-  look_at_data(rank, now);
   if (!speaks || named_[static_cast<size_t>(rank)]) return;
+  look_at(rank, now);
   auto finding = stragglers_.judge(rank, now, slept);
   if (!finding) return;
-  finding->data = data_share(rank, now);
+  explain(&*finding, now);
   named_[static_cast<size_t>(rank)] = true;
   if (pace == nullptr || pace->named.exchange(1, std::memory_order_relaxed) == 0)
     around_.name(*finding);

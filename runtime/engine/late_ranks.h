@@ -27,6 +27,7 @@
 #include "collectives/host/arena.h"
 #include "collectives/shm/arrival_watch.h"
 #include "runtime/engine/blocked_clock.h"
+#include "runtime/engine/disk_use.h"
 #include "runtime/engine/stragglers.h"
 
 namespace rueda::engine {
@@ -39,6 +40,8 @@ class LateRanks {
     Rank rank = 0;
     // By rank of the job; null: on another host.
     std::vector<host::Pace*> paces;
+    // Of a rank of this host, so far. Asked once in ten seconds, of ranks that somebody sleeps for.
+    std::function<std::optional<DiskUse>(Rank)> disk;
     const BlockedClock* blocked = nullptr;
     // The monotonic clock, as BlockedClock's.
     std::function<Nanos()> now;
@@ -79,21 +82,25 @@ class LateRanks {
  private:
   host::Pace* pace_of(Rank rank) const { return around_.paces[static_cast<size_t>(rank)]; }
   void late(Rank rank, Nanos cost, Nanos now, bool speaks);
-  // Of the time since it was looked at last but one, a window ago or more: waiting for data.
-  double data_share(Rank rank, Nanos now);
-  void look_at_data(Rank rank, Nanos now);
+  // Looks what a rank of this host does instead, once in a window.
+  void look_at(Rank rank, Nanos now);
+  // That, of the time since it was looked at last but one: one to two windows; less of a rank that
+  // has just begun to be late.
+  void explain(Stragglers::Finding* finding, Nanos now);
 
   const Around around_;
   Stragglers stragglers_;
   std::vector<bool> named_;  // by this rank, or seen to be
   Nanos seen_until_ = 0;
-  struct Data {
-    Nanos at = 0, waited = 0;
+  struct Look {
+    Nanos at = 0, data = 0;
+    DiskUse disk, own_disk;
   };
+  Look look(Rank rank, Nanos now) const;
   struct Looks {
-    Data older, newer;
+    Look older, newer;
   };
-  std::vector<Looks> data_;  // by rank
+  std::vector<Looks> looks_;  // by rank
 };
 
 }  // namespace rueda::engine

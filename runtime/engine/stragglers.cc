@@ -36,7 +36,8 @@ void Stragglers::late(Rank rank, Nanos cost, Nanos now, std::optional<Nanos> sle
 std::optional<Stragglers::Finding> Stragglers::judge(Rank rank, Nanos now,
                                                      std::optional<Nanos> slept) const {
   if (now - begun_ < kWindow) return std::nullopt;
-  Finding finding{rank, 0, 0, 0};
+  Finding finding;
+  finding.rank = rank;
   Nanos weight = 0;
   const Bucket* first = nullptr;
   for (const Bucket& bucket : ranks_[static_cast<size_t>(rank)].buckets) {

@@ -45,7 +45,12 @@ class Stragglers {
     uint64_t times = 0;  // somebody was blocked until it came
     Nanos cost = 0;      // for so long, altogether
     double share = 0;    // of the window
-    double data = 0;     // of about the window, its program waited for data; LateRanks knows
+    // Of about the window, as LateRanks knows it: shares of it for which its program waited for
+    // data and its first thread was blocked by disks; bytes from and to disks, each second; the
+    // same of the rank that says so.
+    double data = 0;
+    double disk = 0;
+    double disk_bytes = 0, own_disk_bytes = 0;
   };
 
   // begun: the job.

@@ -66,6 +66,18 @@ TEST_CASE("a context that was moved from or shut down throws instead of crashing
   CHECK(code_of([&] { moved.allreduce(x, ReduceOp::kSum); }) == RUEDA_FAILED_PRECONDITION);
 }
 
+TEST_CASE("stats say what this rank did", "[cpp]") {
+  Context hvd = rueda::init();
+  const double before = hvd.stats().at("operations");
+  std::vector<float> x(100);
+  hvd.allreduce(x, ReduceOp::kSum, {.name = "x"});
+  CHECK(hvd.stats(true).at("operations") == before + 1);
+  CHECK(hvd.stats().at("operations") == 0);
+  CHECK(hvd.stats().at("bytes") == 0);
+  hvd.shutdown();
+  CHECK(hvd.stats().empty());
+}
+
 TEST_CASE("the results belong to the work and have their type", "[cpp]") {
   Context hvd = rueda::init();
   const std::vector<float> rows{1, 2, 3, 4, 5, 6};

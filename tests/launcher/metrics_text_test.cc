@@ -70,6 +70,14 @@ TEST_CASE("metrics say what was counted, in base units", "[metrics]") {
   CHECK(found.at("rueda_collective_seconds_bucket{rank=\"0\",le=\"+Inf\"}") == 3);
 }
 
+TEST_CASE("a rank's host has so many ranks, which alone can see it be late", "[metrics]") {
+  JobVitals job{"j", "c", {vitals_of(0), vitals_of(1), vitals_of(2)}, {}, 0};
+  job.ranks[2].host = "other";
+  const auto found = samples(metrics_text(job, "v"));
+  CHECK(found.at("rueda_local_size{rank=\"1\"}") == 2);
+  CHECK(found.at("rueda_local_size{rank=\"2\"}") == 1);
+}
+
 TEST_CASE("a rank has 40 series at most, whatever it does", "[metrics]") {
   JobVitals job{"j", "c", {}, {}, 0};
   for (Rank rank = 0; rank < 10; ++rank) job.ranks.push_back(vitals_of(rank));

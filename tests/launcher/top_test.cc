@@ -48,7 +48,7 @@ TEST_CASE("rates are of the time in between", "[top]") {
   CHECK(rates.rows()[0].bytes_per_second == 0);
   Sample next = job_at(12);
   next.ranks[1].step_seconds = 10 + 4;  // of 200 steps
-  next.ranks[1].late_seconds = 3;       // three others, two seconds
+  next.ranks[1].late_seconds = 1;       // one other on its host, two seconds
   next.ranks[0].waiting_seconds = 1;
   rates.take(next);
   CHECK(rates.rows()[1].step_seconds == Approx(0.02));
@@ -77,7 +77,7 @@ TEST_CASE("the slowest rank is named with its cause", "[top]") {
     Rates rates;
     rates.take(job_at(10));
     Sample next = job_at(11);
-    next.ranks[3].late_seconds = 1.5;
+    next.ranks[3].late_seconds = 0.5;
     change(&next.ranks[3]);
     rates.take(next);
     return slowest(rates.rows());
@@ -121,6 +121,55 @@ TEST_CASE("the slowest rank is named with its cause", "[top]") {
   CHECK(said([](RankSample* one) { one->late_seconds = 0; }).empty());
 }
 
+TEST_CASE("late is of the time of the ranks that share the host", "[top]") {
+  Rates rates;
+  Sample before = job_at(10, 64), next = job_at(11, 64);
+  for (Sample* sample : {&before, &next}) {
+    for (RankSample& one : sample->ranks) one.host = "node" + std::to_string(one.rank / 8);
+  }
+  next.ranks[13].late_seconds = 7 * 0.9;  // as the seven others of its host have seen it
+  rates.take(before);
+  rates.take(next);
+  CHECK(rates.rows()[13].late == Approx(0.9));
+  CHECK(slowest(rates.rows()).starts_with("rank 13 on node1: the others waited for it for 90 %"));
+}
+
+TEST_CASE("where nobody is seen to be late, who waits least is waited for", "[top]") {
+  const auto said = [](std::vector<double> waiting, auto change) {
+    Rates rates;
+    Sample before = job_at(10, static_cast<Rank>(waiting.size()));
+    Sample next = job_at(11, static_cast<Rank>(waiting.size()));
+    for (size_t rank = 0; rank < waiting.size(); ++rank) {
+      before.ranks[rank].host = next.ranks[rank].host =
+          std::string(1, static_cast<char>('a' + rank));
+      next.ranks[rank].waiting_seconds = waiting[rank];
+    }
+    change(&before, &next);
+    rates.take(before);
+    rates.take(next);
+    return slowest(rates.rows());
+  };
+  const auto nothing = [](Sample*, Sample*) {};
+  CHECK(said({0.99, 0}, nothing) ==
+        "rank 1 on b waits for nobody, the others wait 99 % of the time; it computes longer than "
+        "the others (100 % of a core)");
+  CHECK(said({0.4, 0.2, 0.5, 0.6}, nothing) ==
+        "rank 1 on b waits least, 20 % of its time, the others wait 50 % of the time; it computes "
+        "longer than the others (100 % of a core)");
+  CHECK(said({0.99, 0}, [](Sample*, Sample* next) { next->ranks[1].data_wait_seconds = 0.8; }) ==
+        "rank 1 on b waits for nobody, the others wait 99 % of the time; it waits for data for "
+        "80 % of its time");
+  CHECK(said({0.3, 0.25, 0.35}, nothing).empty());
+  CHECK(said({0.9}, nothing).empty());
+  // Of who was not there, or has ended, it is not known what it waits for.
+  CHECK(said({0.9, 0.9, 0}, [](Sample* before, Sample*) { before->ranks.pop_back(); }).empty());
+  CHECK(said({0.9, 0.9, 0}, [](Sample*, Sample* next) { next->ranks[2].life = "dead"; }).empty());
+  // Who is seen to be late comes first.
+  CHECK(said({0.9, 0, 0.9}, [](Sample*, Sample* next) {
+          next->ranks[2].late_seconds = 0.1;
+        }).starts_with("rank 2 on c: the others waited for it for 10 %"));
+}
+
 TEST_CASE("hosts fold their ranks, and rows sort", "[top]") {
   Rates rates;
   rates.take(job_at(10));
@@ -131,7 +180,7 @@ TEST_CASE("hosts fold their ranks, and rows sort", "[top]") {
   REQUIRE(hosts.size() == 2);
   CHECK(hosts[0].ranks == 2);
   CHECK(hosts[0].bytes_per_second == Approx(2e9));
-  CHECK(hosts[1].late == Approx(0.1));
+  CHECK(hosts[1].late == Approx(0.3));
   auto rows = rates.rows();
   sort_rows(&rows, Order::kLate);
   CHECK(rows[0].rank == 2);
@@ -165,6 +214,34 @@ TEST_CASE("lines fit the columns, whatever is in them", "[top]") {
       for (const std::string& line : heading(rates, look)) CHECK(columns_of(line) <= columns);
     }
   }
+}
+
+TEST_CASE("three hundred ranks scroll, and who is chosen is shown", "[top]") {
+  Rates rates;
+  rates.take(job_at(10, 300));
+  rates.take(job_at(11, 300));
+  const int count = static_cast<int>(rates.rows().size());
+  REQUIRE(count == 300);
+  Window window;
+  window.room = 20;
+  const auto choose = [&](int chosen) {
+    window.chosen = chosen;
+    window.keep_within(count);
+    CHECK((window.first <= window.chosen && window.chosen < window.first + window.room));
+    CHECK((window.first >= 0 && window.first + window.room <= count));
+    return std::pair(window.chosen, window.first);
+  };
+  CHECK(choose(19) == std::pair(19, 0));
+  CHECK(choose(20) == std::pair(20, 1));
+  CHECK(choose(1 << 20) == std::pair(299, 280));
+  CHECK(choose(280) == std::pair(280, 280));
+  CHECK(choose(279) == std::pair(279, 279));
+  CHECK(choose(-5) == std::pair(0, 0));
+  for (int chosen = 0; chosen < count; ++chosen) choose(chosen);
+  const std::string last = table_row(rates.rows()[299], Look{80, true, false});
+  CHECK((last.starts_with(" 299 node149") && columns_of(last) == 80));
+  window.keep_within(0);
+  CHECK((window.chosen == 0 && window.first == 0));
 }
 
 TEST_CASE("numbers are short", "[top]") {

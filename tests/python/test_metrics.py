@@ -229,13 +229,34 @@ def test_all_hosts_at_one_place(lab, tmp_path):
         found = samples(get(url + "/metrics")[1])
         assert set(of_ranks(found, "rueda_bytes_total")) == set("0123")
         assert set(of_ranks(found, "rueda_shared_memory_bytes")) == set("0123")
+        assert set(of_ranks(found, "rueda_local_size").values()) == {2}
         assert get(url + "/healthz") == (200, "ok\n")
     finally:
         os.killpg(job.process.pid, signal.SIGTERM)
         job.wait()
 
 
-def test_every_metric_of_the_dashboard_is_served(tmp_path):
+def test_variables_do_what_the_options_do(tmp_path, monkeypatch):
+    path, file = tmp_path / "rank.py", tmp_path / "rueda.prom"
+    path.write_text(RANK.replace("hvd.init()", "hvd.init()\nimport atexit\natexit.register(time.sleep, 20)", 1)
+                    .replace("LIMIT", "1000000000"))
+    for name, value in {"RUEDA_METRICS": "0", "RUEDA_METRICS_ALL": "1", "RUEDA_METRICS_FILE": str(file)}.items():
+        monkeypatch.setenv(name, value)
+    job = Job("-np", 2, sys.executable, path)
+    try:
+        url = job.wait_for(r"metrics[^:\n]*: (http://127\.0\.0\.1:\d+)/metrics")[0]
+        job.wait_for("up", 2)
+        assert set(of_ranks(samples(get(url + "/metrics")[1]), "rueda_bytes_total")) == set("01")
+        eventually(file.exists)
+        os.kill(int(dict(job.wait_for(r"pid (\d) (\d+)", 2))["1"]), signal.SIGKILL)
+        eventually(lambda: get(url + "/healthz") == (503, "rank 1 is lost: killed by signal 9 (SIGKILL)\n"), 2)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.process.pid, signal.SIGTERM)
+        job.wait()
+
+
+def test_every_metric_of_the_dashboard_and_the_alerts_is_served(tmp_path):
     with open(os.path.join(ROOT, "deploy", "grafana.json"), encoding="utf-8") as file:
         dashboard = json.load(file)
     asked = set()
@@ -243,6 +264,10 @@ def test_every_metric_of_the_dashboard_is_served(tmp_path):
         for target in panel.get("targets", []):
             asked |= set(re.findall(r"\brueda_\w+", target["expr"]))
     assert len(asked) >= 10
+    with open(os.path.join(ROOT, "docs", "monitoring.md"), encoding="utf-8") as page:
+        for alert in re.findall(r"(?m)^  expr: (.+)", page.read()):
+            asked |= set(re.findall(r"\brueda_\w+", alert))
+    assert "rueda_local_size" in asked
     with running(tmp_path) as (job, url):
         job.wait_for("up", 2)
         served = {name for name, _ in samples(get(url + "/metrics")[1])}

@@ -267,17 +267,26 @@ def test_timelines_outlive_a_killed_rank(tmp_path, all_ranks):
 
 SLOW = re.compile(
     r"rank (\d)/2 coordinator\] rank (\d) \(pid \d+ on \S+\) is slow: of the last 10 s the others "
-    r"waited ([\d.]+) s for it \((\d+) %, \d+ times\)\. Look there for .*RUEDA_NAME_SLOW_RANKS=0"
+    r"waited ([\d.]+) s for it \((\d+) %, \d+ times\)\. (.*)\. rueda top and .*RUEDA_NAME_SLOW_RANKS=0"
 )
 
 
 def lags():
     """For SECONDS_OF_STEPS, the rank that LATE says is 20 ms late in each step."""
-    late, once = os.environ["LATE"], os.environ["EACH"] == "negotiated"
+    from rueda import _marks
+
+    late, once, doing = os.environ["LATE"], os.environ["EACH"] == "negotiated", os.environ.get("DOING")
     begun, step, going = time.monotonic(), 0, True
     while going:
         if late == "in turns" and step % 2 == hvd.rank() or late == str(hvd.rank()):
+            if doing == "data":
+                _marks.begin_data()
+            if doing == "files":
+                with open(os.environ["FILE"], "wb") as file:
+                    file.write(bytes(1_000_000))
             time.sleep(0.02)
+            if doing == "data":
+                _marks.end_data()
         for name in ("a", "b"):
             if once:
                 hvd.allgather(np.ones(1 + step % 3), name=name)
@@ -299,13 +308,15 @@ def named_in(late, seconds, each="planned", env=()):
 
 
 @pytest.fixture(scope="module")
-def lagging():
+def lagging(tmp_path_factory):
     """Jobs whose ranks sleep nearly all of their 13 seconds, side by side: what `named_in` gives for each."""
     jobs = {
         "0": ("0", 13),
         "1": ("1", 13, "negotiated", {"RUEDA_TRANSPORT": "tcp"}),
         "in turns": ("in turns", 13),
         "short": ("1", 3),
+        "data": ("1", 13, "planned", {"DOING": "data"}),
+        "files": ("0", 13, "planned", {"DOING": "files", "FILE": str(tmp_path_factory.mktemp("late") / "file")}),
     }
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
         begun = {name: pool.submit(named_in, *arguments) for name, arguments in jobs.items()}
@@ -316,10 +327,37 @@ def lagging():
 def test_a_rank_that_is_20_ms_late_for_ten_seconds_is_named_once(late, speaker, lagging):
     named, output = lagging(late)
     assert len(named) == 1 and output.count("is slow") == 1, output
-    (who, rank, seconds, percent), = named
+    (who, rank, seconds, percent, cause), = named
     assert (who, rank) == (speaker, late), output
     assert 5 < float(seconds) <= 10 and 50 < int(percent) <= 100, output
     assert re.search(rf"slowest rank +rank {late}: others slept", output)
+    assert cause.startswith("Look there for ") and ("rank 0 often writes files" in cause) == (late == "0"), cause
+    share, saved = int(percent) / 100, int(re.search(r"hvd\.balance would make steps about (\d+) % shorter", cause)[1])
+    assert abs(saved - 100 * share / (2 - share)) < 2, cause  # two ranks
+
+
+def test_a_rank_that_is_slow_because_of_its_data_is_told_so(lagging):
+    (_, rank, _, percent, cause), = lagging("data")[0]
+    found = re.match(r"The cause is its data: it waited for that for (\d+) % of its time\. .*\(docs/data\.md\)$", cause)
+    assert rank == "1" and found and 50 < int(found[1]) <= 100, cause
+    assert "balance" not in cause
+
+
+def written_bytes():
+    """As the kernel counts them: those that go to a disk."""
+    with open("/proc/self/io", encoding="ascii") as file:
+        return int(re.search(r"(?m)^write_bytes: (\d+)", file.read())[1])
+
+
+def test_a_rank_0_that_writes_files_is_told_so(lagging, tmp_path):
+    before = written_bytes()
+    (tmp_path / "file").write_bytes(bytes(1_000_000))
+    if written_bytes() < before + 1_000_000:
+        pytest.skip(f"writes to {tmp_path} go to no disk, or are not counted")
+    (_, rank, _, _, cause), = lagging("files")[0]
+    found = re.match(r"It alone reads or writes files: (\d+) MB each second, where another rank had (\d+)\. ", cause) \
+        or re.match("The cause is a disk: that blocked it for ", cause)  # where the kernel counts that, too
+    assert rank == "0" and found and "rank 0 often" not in cause, cause
 
 
 def test_ranks_that_wait_for_each_other_in_turns_are_not_named(lagging):

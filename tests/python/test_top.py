@@ -209,6 +209,25 @@ def test_once_as_text_and_as_json(tmp_path):
         assert piped.returncode == 0 and "RANK HOST" in piped.stdout
 
 
+def test_over_tcp_the_rank_that_waits_for_nobody_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUEDA_TRANSPORT", "tcp")
+    with running(tmp_path, "sleep") as (_, job):
+        found = json.loads(subprocess.run([TOOL, "top", job, "--once", "--json"], capture_output=True, text=True,
+                                          timeout=60, check=True).stdout)
+        assert re.match(r"rank 1 on \S+ waits for nobody, the others wait \d+ % of the time; it does not compute",
+                        found["slowest"]), found
+        assert found["ranks"][0]["waiting_share"] > 0.5 and found["ranks"][1]["late_share"] < 0.02
+
+
+def test_json_goes_on_with_a_line_each_second(tmp_path):
+    with running(tmp_path) as (_, job):
+        with subprocess.Popen([TOOL, "top", job, "--json"], stdout=subprocess.PIPE, text=True) as top:
+            first, second = (json.loads(top.stdout.readline()) for _ in range(2))
+            top.terminate()
+        assert first["job"] == second["job"] == job and second["slowest"].startswith("rank 1 on")
+        assert second["ranks"][0]["steps"] > first["ranks"][0]["steps"]
+
+
 def test_a_terminal_that_nobody_knows_gets_one_look(tmp_path):
     with running(tmp_path) as (_, job):
         top = Terminal(job, 24, 80, TERM="no-such-terminal")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/engine/late_ranks.h"
+#include "runtime/engine/slow_rank.h"
 #include "runtime/engine/stragglers.h"
 
 namespace rueda::testing {
@@ -179,7 +180,7 @@ class Ranks {
  public:
   explicit Ranks(Rank size) : Ranks(size, size) {}
   // per_host: so many share a host's memory; 0: nobody has any.
-  Ranks(Rank size, Rank per_host) {
+  Ranks(Rank size, Rank per_host) : disks_(static_cast<size_t>(size)) {
     for (Rank rank = 0; rank < size; ++rank) {
       paces_.push_back(std::make_unique<host::Pace>());
       paces_.back()->slept = 0;
@@ -193,11 +194,12 @@ class Ranks {
         const bool shared = per_host > 0 && other / per_host == rank / per_host;
         around.paces.push_back(shared ? paces_[static_cast<size_t>(other)].get() : nullptr);
       }
+      around.disk = [this](Rank one) { return disks_[static_cast<size_t>(one)]; };
       around.blocked = &blocked_;
       around.now = [this] { return now_; };
       around.name = [this, rank](const Stragglers::Finding& finding) {
         named.push_back({rank, finding.rank});
-        data.push_back(finding.data);
+        findings.push_back(finding);
       };
       around.worst = [](const wire::Waited&) {};
       around.late = [](Rank, int64_t) {};
@@ -211,8 +213,12 @@ class Ranks {
   Nanos slept(Rank rank) const { return paces_[static_cast<size_t>(rank)]->slept; }
 
   std::vector<std::pair<Rank, Rank>> named;  // by whom, who
-  std::vector<double> data;                  // of its time, waiting for data
+  std::vector<Stragglers::Finding> findings;
   void wait_for_data(Rank rank, Nanos time) { paces_[static_cast<size_t>(rank)]->data += time; }
+  void use_disk(Rank rank, Nanos blocked, int64_t bytes) {
+    disks_[static_cast<size_t>(rank)].blocked += blocked;
+    disks_[static_cast<size_t>(rank)].bytes += bytes;
+  }
 
  private:
   // Behind the real one, which says since when threads sleep.
@@ -220,6 +226,7 @@ class Ranks {
   BlockedClock blocked_;
   std::optional<BlockedClock::Blocked> asleep_;
   std::vector<std::unique_ptr<host::Pace>> paces_;
+  std::vector<engine::DiskUse> disks_;
   std::deque<LateRanks> late_;
 };
 
@@ -311,10 +318,61 @@ TEST_CASE("of a slow rank it is told how much it waits for data", "[stragglers]"
       run_steps(&ranks, &all, 1, 30 * kMs, 50 * kMs);
     }
     INFO(percent);
-    REQUIRE(ranks.data.size() == 1);
-    if (percent == 0) CHECK(ranks.data[0] == 0);
-    if (percent == 60) CHECK(ranks.data[0] > 0.05);
+    REQUIRE(ranks.findings.size() == 1);
+    if (percent == 0) CHECK(ranks.findings[0].data == 0);
+    if (percent == 60) CHECK(ranks.findings[0].data > 0.05);
   }
+}
+
+TEST_CASE("of a slow rank it is told what it has to do with disks, and who says so",
+          "[stragglers]") {
+  Ranks ranks(3);
+  LateRanks::Group all(&ranks.of(1), {0, 1, 2}, 1);
+  ranks.sleep();
+  ranks.use_disk(0, 1000 * kSecond, 1'000'000'000'000);  // as it started
+  for (int step = 0; step < 600 && ranks.named.empty(); ++step) {
+    run_steps(&ranks, &all, 0, 30 * kMs, 50 * kMs);
+    ranks.use_disk(0, 20 * kMs, 5'000'000);
+    ranks.use_disk(1, 0, 50'000);
+    ranks.use_disk(2, 40 * kMs, 9'000'000);
+  }
+  REQUIRE(ranks.findings.size() == 1);
+  CHECK(ranks.findings[0].disk == Approx(0.4).epsilon(0.02));
+  CHECK(ranks.findings[0].disk_bytes == Approx(100e6).epsilon(0.02));
+  CHECK(ranks.findings[0].own_disk_bytes == Approx(1e6).epsilon(0.02));
+}
+
+TEST_CASE("what a rank did long before it became slow explains nothing", "[stragglers]") {
+  Ranks ranks(2);
+  LateRanks::Group all(&ranks.of(0), {0, 1}, 0);
+  ranks.sleep();
+  run_steps(&ranks, &all, 1, kMs, 30 * kSecond);
+  ranks.use_disk(1, 900 * kSecond, 1'000'000'000'000);
+  ranks.pass(1000 * kSecond);
+  run_steps(&ranks, &all, 1, 30 * kMs, 20 * kSecond);
+  REQUIRE(ranks.findings.size() == 1);
+  CHECK((ranks.findings[0].disk == 0 && ranks.findings[0].disk_bytes == 0));
+}
+
+TEST_CASE("a rank that is a fifth slower for half a minute is named, with what balancing gives",
+          "[stragglers]") {
+  Ranks ranks(4);
+  LateRanks::Group all(&ranks.of(0), {0, 1, 2, 3}, 0);
+  ranks.sleep();
+  const Nanos begin = ranks.now();
+  while (ranks.now() < begin + 30 * kSecond) {  // 50 ms of work, rank 2 takes 60
+    all.missing(2);
+    ranks.pass(10 * kMs);
+    all.complete();
+    ranks.pass(50 * kMs);
+  }
+  CHECK(ranks.named == std::vector<std::pair<Rank, Rank>>{{0, 2}});
+  REQUIRE(ranks.findings.size() == 1);
+  const std::string text = engine::slow_rank_text("rank 2", ranks.findings[0], 4);
+  INFO(text);
+  CHECK(text.starts_with("rank 2 is slow: of the last 10 s the others waited 1."));
+  CHECK(text.find("hvd.balance would make steps about 13 % shorter (docs/data.md#slow-ranks)") !=
+        std::string::npos);
 }
 
 TEST_CASE("in a step plan over hosts each host's first rank speaks of its own", "[stragglers]") {

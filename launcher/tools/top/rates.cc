@@ -7,6 +7,7 @@ namespace rueda::top {
 namespace {
 
 constexpr double kWorthAWord = 0.02;  // of the others' time
+constexpr double kApart = 0.1;        // of its time, what a rank waits less than the others
 constexpr double kMuch = 0.1;         // of a rank's own time
 constexpr double kForeign = 0.3;      // cores
 
@@ -66,8 +67,12 @@ void Rates::take(const Sample& sample) {
   std::map<Rank, const RankSample*> earlier;
   for (const RankSample& one : before_.ranks) earlier[one.rank] = &one;
   rows_.clear();
-  const double others = std::max<double>(1, static_cast<double>(now_.ranks.size()) - 1);
+  std::map<std::string, double> on_host;
+  for (const RankSample& one : now_.ranks) ++on_host[one.host];
   for (const RankSample& one : now_.ranks) {
+    // Those who can see it be late share its memory. (Over negotiated steps only rank 0 sees others
+    // be late; it is one.)
+    const double others = std::max(1.0, on_host[one.host] - 1);
     Row row;
     row.rank = one.rank;
     row.pid = one.pid;
@@ -85,6 +90,7 @@ void Rates::take(const Sample& sample) {
     if (known != earlier.end() && known->second->pid == one.pid && one.now > known->second->now) {
       const RankSample& then = *known->second;
       const double passed = one.now - then.now;
+      row.has_rates = one.life == "running";
       const double steps = one.timed_steps - then.timed_steps;
       if (steps > 0) {
         row.step_seconds = std::max(0.0, one.step_seconds - then.step_seconds) / steps;
@@ -128,18 +134,44 @@ std::string short_of_cores(const std::vector<Row>& rows) {
   return "";
 }
 
+std::string named(const Row& row) {
+  return "rank " + std::to_string(row.rank) + (row.host.empty() ? "" : " on " + row.host);
+}
+
+// Ranks that share no memory do not see who is late; but whom all wait for waits for nobody.
+std::string waits_least(const std::vector<Row>& rows) {
+  const Row* least = nullptr;
+  double waiting = 0, cores = 0, count = 0;
+  for (const Row& row : rows) {
+    if (!row.has_rates) continue;
+    if (least == nullptr || row.waiting < least->waiting) least = &row;
+    waiting += row.waiting, cores += row.cores, ++count;
+  }
+  if (count < 2) return "";
+  waiting = (waiting - least->waiting) / (count - 1);
+  cores = (cores - least->cores) / (count - 1);
+  if (waiting - least->waiting <= kApart) return "";
+  return named(*least) +
+         (least->waiting < kWorthAWord
+              ? " waits for nobody"
+              : " waits least, " + in_percent(least->waiting) + " of its time") +
+         ", the others wait " + in_percent(waiting) + " of the time; " + cause(*least, cores, rows);
+}
+
 }  // namespace
 
 std::string slowest(const std::vector<Row>& rows) {
   const auto worst = std::max_element(rows.begin(), rows.end(),
                                       [](const Row& a, const Row& b) { return a.late < b.late; });
-  if (worst == rows.end() || worst->late < kWorthAWord) return short_of_cores(rows);
+  if (worst == rows.end() || worst->late < kWorthAWord) {
+    const std::string least = waits_least(rows);
+    return least.empty() ? short_of_cores(rows) : least;
+  }
   double others = 0;
   for (const Row& row : rows) others += &row == &*worst ? 0 : row.cores;
   others /= std::max<double>(1, static_cast<double>(rows.size()) - 1);
-  return "rank " + std::to_string(worst->rank) + (worst->host.empty() ? "" : " on " + worst->host) +
-         ": the others waited for it for " + in_percent(worst->late) + " of their time; " +
-         cause(*worst, others, rows);
+  return named(*worst) + ": the others waited for it for " + in_percent(worst->late) +
+         " of their time; " + cause(*worst, others, rows);
 }
 
 std::vector<Row> fold_by_host(const std::vector<Row>& rows) {

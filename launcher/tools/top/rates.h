@@ -17,9 +17,11 @@ struct Row {
   int pid = 0;
   std::string host, state;
   bool has_joined = false;
+  bool has_rates =
+      false;  // it runs, and was heard of twice: what follows is of the time in between
   double steps = 0;
   double step_seconds = 0;  // mean of those in between; if there were none, of all
-  double late = 0;          // of the others' time, what they have slept until it came; of 1
+  double late = 0;          // of the time of the others on its host, what they slept until it came
   double waiting = 0;       // of its own time, waiting for operations
   double data = 0;          // and for data
   double delayed = 0;       // and for a core, of its first thread
@@ -48,8 +50,9 @@ class Rates {
   std::map<Rank, std::deque<double>> history_;
 };
 
-// The rank that the others wait for, and why, in one sentence; or the host whose ranks all lack
-// cores; "": nobody waits much.
+// The rank that the others wait for, and why, in one sentence: the one that is late; where nobody
+// is seen to be, as between hosts, the one that waits least itself; or the host whose ranks all
+// lack cores; "": nobody waits much.
 std::string slowest(const std::vector<Row>& rows);
 // A row for each host, in the order of its first rank.
 std::vector<Row> fold_by_host(const std::vector<Row>& rows);

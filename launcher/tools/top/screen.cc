@@ -94,7 +94,7 @@ class View {
 
   // False: the user has had enough.
   bool press(int key) {
-    const int page = std::max(1, room_ - 1);
+    const int page = std::max(1, window_.room - 1);
     switch (key) {
       case 'q': return false;
       case 27:  // escape
@@ -105,12 +105,12 @@ class View {
             static_cast<Order>((static_cast<int>(order_) + 1) % static_cast<int>(Order::kOrders));
         break;
       case 'h': look_.by_host = !look_.by_host; break;
-      case KEY_UP: told_ ? --scroll_ : --chosen_; break;
-      case KEY_DOWN: told_ ? ++scroll_ : ++chosen_; break;
-      case KEY_PPAGE: (told_ ? scroll_ : chosen_) -= page; break;
-      case KEY_NPAGE: (told_ ? scroll_ : chosen_) += page; break;
-      case KEY_HOME: (told_ ? scroll_ : chosen_) = 0; break;
-      case KEY_END: (told_ ? scroll_ : chosen_) = 1 << 20; break;
+      case KEY_UP: told_ ? --scroll_ : --window_.chosen; break;
+      case KEY_DOWN: told_ ? ++scroll_ : ++window_.chosen; break;
+      case KEY_PPAGE: (told_ ? scroll_ : window_.chosen) -= page; break;
+      case KEY_NPAGE: (told_ ? scroll_ : window_.chosen) += page; break;
+      case KEY_HOME: (told_ ? scroll_ : window_.chosen) = 0; break;
+      case KEY_END: (told_ ? scroll_ : window_.chosen) = 1 << 20; break;
       case '\n':
       case '\r':
       case KEY_ENTER: open_story(); break;
@@ -131,35 +131,35 @@ class View {
     rows_ = look_.by_host ? fold_by_host(rates_.rows()) : rates_.rows();
     sort_rows(&rows_, order_);
     put(line++, table_head(look_), terminal.head());
-    room_ = std::max(1, LINES - line - 1);
+    window_.room = std::max(1, LINES - line - 1);
     const int count = static_cast<int>(rows_.size());
-    chosen_ = std::clamp(chosen_, 0, std::max(0, count - 1));
-    first_ = std::clamp(first_, std::max(0, chosen_ - room_ + 1), chosen_);
-    for (int i = first_; i < std::min(count, first_ + room_); ++i) {
+    window_.keep_within(count);
+    for (int i = window_.first; i < std::min(count, window_.first + window_.room); ++i) {
       const Row& row = rows_[static_cast<size_t>(i)];
       const bool bad = row.late >= 0.1 || row.stalled > 0 || row.state.starts_with("dead");
       put(line++, table_row(row, look_),
-          (bad ? terminal.bad() : A_NORMAL) | (i == chosen_ ? A_REVERSE : A_NORMAL));
+          (bad ? terminal.bad() : A_NORMAL) | (i == window_.chosen ? A_REVERSE : A_NORMAL));
     }
     std::string help = std::string("q quit  s sort (") + name_of(order_) + ")  h " +
                        (look_.by_host ? "ranks" : "hosts") + "  enter details";
-    if (count > room_)
-      help += "  " + std::to_string(first_ + 1) + "-" +
-              std::to_string(std::min(count, first_ + room_)) + " of " + std::to_string(count);
+    if (count > window_.room)
+      help += "  " + std::to_string(window_.first + 1) + "-" +
+              std::to_string(std::min(count, window_.first + window_.room)) + " of " +
+              std::to_string(count);
     put(LINES - 1, help, A_DIM);
   }
 
   void open_story() {
     if (told_ && !told_text_.empty()) return ask_story();
     if (rows_.empty()) return;
-    const Row row =
-        rows_[static_cast<size_t>(std::clamp<int>(chosen_, 0, static_cast<int>(rows_.size()) - 1))];
+    const Row row = rows_[static_cast<size_t>(
+        std::clamp<int>(window_.chosen, 0, static_cast<int>(rows_.size()) - 1))];
     if (look_.by_host) {  // its ranks
       look_.by_host = false;
       const auto first = std::find_if(rates_.rows().begin(), rates_.rows().end(),
                                       [&](const Row& one) { return one.host == row.host; });
       order_ = Order::kRank;
-      chosen_ = static_cast<int>(first - rates_.rows().begin());
+      window_.chosen = static_cast<int>(first - rates_.rows().begin());
       return;
     }
     told_ = row.rank;
@@ -178,9 +178,9 @@ class View {
     std::istringstream in(printable_lines(told_text_));
     std::vector<std::string> lines;
     for (std::string text; std::getline(in, text);) lines.push_back(text);
-    room_ = std::max(1, LINES - line - 1);
-    scroll_ = std::clamp(scroll_, 0, std::max(0, static_cast<int>(lines.size()) - room_));
-    for (int i = scroll_; i < std::min(static_cast<int>(lines.size()), scroll_ + room_); ++i)
+    window_.room = std::max(1, LINES - line - 1);
+    scroll_ = std::clamp(scroll_, 0, std::max(0, static_cast<int>(lines.size()) - window_.room));
+    for (int i = scroll_; i < std::min(static_cast<int>(lines.size()), scroll_ + window_.room); ++i)
       put(line++, lines[static_cast<size_t>(i)], A_NORMAL);
     put(LINES - 1, "escape back  enter anew  up, down scroll  q quit", A_DIM);
   }
@@ -191,7 +191,8 @@ class View {
   Look look_;
   Order order_ = Order::kRank;
   std::vector<Row> rows_;  // as they are shown
-  int chosen_ = 0, first_ = 0, scroll_ = 0, room_ = 1;
+  Window window_;
+  int scroll_ = 0;
   std::optional<Rank> told_;  // whose story is shown
   std::string told_text_;
 };

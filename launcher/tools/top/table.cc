@@ -110,6 +110,11 @@ std::string sparkline(const std::vector<double>& values, size_t room, bool utf8)
   return out;
 }
 
+void Window::keep_within(int count) {
+  chosen = std::clamp(chosen, 0, std::max(0, count - 1));
+  first = std::clamp(first, std::max(0, chosen - room + 1), chosen);
+}
+
 std::vector<std::string> heading(const Rates& rates, const Look& look) {
   const Sample& sample = rates.sample();
   std::string transport;

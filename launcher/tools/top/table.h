@@ -14,6 +14,14 @@ struct Look {
   bool by_host = false;  // rows are of hosts
 };
 
+// Which of so many rows are shown, and which one is chosen.
+struct Window {
+  int chosen = 0, first = 0, room = 1;
+
+  // Whatever chosen has become: one of `count` rows, and shown.
+  void keep_within(int count);
+};
+
 // The job in two to four lines, each of `columns` at most.
 std::vector<std::string> heading(const Rates& rates, const Look& look);
 std::string table_head(const Look& look);

@@ -32,9 +32,9 @@ constexpr char kUsage[] =
     "  --json   the same as an object of JSON in a line; without --once one each second\n\n"
     "Keys: arrows choose, enter shows a rank's last operations and stacks, s sorts, h folds by "
     "host, q quits.\n"
-    "LATE: of the others' time, what they slept until this rank came. WAIT, DATA, CORE: of its own "
-    "time,\n"
-    "waiting for operations, for data, for a core. NO_COLOR is respected.\n";
+    "LATE: of the time of the others on its host, what they slept until this rank came. WAIT, "
+    "DATA, CORE:\n"
+    "of its own time, waiting for operations, for data, for a core. NO_COLOR is respected.\n";
 
 int fail(const std::string& text) {
   std::fprintf(stderr, "rueda: %s\n", printable_lines(text).c_str());
