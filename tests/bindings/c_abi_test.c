@@ -677,6 +677,38 @@ static void wait_for_other(void* user) {
   rueda_shutdown(context); /* ignored */
 }
 
+/* One that has ended may be waited for and read, also by its own callback. */
+struct own_end {
+  rueda_request* request;
+  int32_t code, dimensions;
+  float first;
+  int told;
+};
+static void read_own(void* user) {
+  struct own_end* own = (struct own_end*)user;
+  void* data = NULL;
+  own->code = rueda_request_wait(own->request, -1, NULL);
+  own->dimensions = rueda_request_output(own->request, &data, NULL, 0);
+  if (data != NULL) own->first = *(const float*)data;
+  __atomic_store_n(&own->told, 1, __ATOMIC_SEQ_CST);
+}
+
+static void check_own_end(void) {
+  const int64_t shape[1] = {1};
+  float x[1] = {2};
+  int round;
+  for (round = 0; round < 20; ++round) {
+    struct own_end own = {NULL, -1, -1, 0, 0};
+    rueda_op op = op_of(RUEDA_ALLREDUCE, "own end", x, shape, 1);
+    x[0] = 2;
+    CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &op, 1, 0, &own.request, &error));
+    CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(own.request, read_own, &own, &error));
+    while (!__atomic_load_n(&own.told, __ATOMIC_SEQ_CST)) continue;
+    CHECK(own.code == RUEDA_OK && own.dimensions == 1 && own.first == 2.0f * (float)size);
+    rueda_request_release(own.request);
+  }
+}
+
 /* Each end once, of any kind; what was never started, has been told or is NULL is passed over. */
 static void check_wait_any(void) {
   const int64_t shape[1] = {3};
@@ -965,6 +997,7 @@ int main(void) {
     check_start_and_wait();
     check_refused_without_a_name();
     check_requests();
+    check_own_end();
     check_wait_any();
     check_store(round);
     check_peer_memory();

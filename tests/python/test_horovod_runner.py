@@ -161,7 +161,7 @@ IMPORTS = {
     "horovod.tensorflow.data.compute_service": "use tf.data, sharded by rank",
     "horovod._keras": "use horovod.keras",
     "horovod.mxnet": "MXNet is retired",
-    "horovod.data.data_loader_base": "use torch.utils.data",
+    "horovod.data.data_loader_base": "rueda.data reads and shares out",
 }
 
 # Modules of packages that need Ray or Spark.

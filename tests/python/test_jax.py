@@ -13,6 +13,7 @@ from worlds import kill_once_all_are_here, launch, ranks, run_ranks
 
 pytest.importorskip("jax")
 WORLD = "jax"
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_jax.py"
 
 
 @ranks(2)
@@ -85,6 +86,93 @@ def test_the_others():
     params = hvd.broadcast_parameters(params, 1)
     assert jax.random.key_data(params["key"]).tolist() == [0, 1] == params["raw"].tolist()
     assert params["w"].tolist() == [1, 1]
+    one = [jnp.full(2, r + 1.0), {"x": jnp.full(4, r + 1.0)}]
+    assert jax.tree.map(list, hvd.grouped_allreduce(one, hvd.Sum)) == [[3, 3], {"x": [3] * 4}]
+    assert hvd.grouped_allgather([jnp.full(1, r)])[0].tolist() == [0, 1]
+    assert hvd.grouped_reducescatter([jnp.ones(2)], hvd.Sum)[0].tolist() == [2]
+
+
+NARROW = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz",
+          "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float8_e4m3fn", "bool", "int8")  # fmt: skip
+
+
+@ranks(2)
+def test_parameters_of_every_dtype_arrive_bit_by_bit():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    def every_value(dtype, order):
+        """All that a type of up to 8 bits has, not-a-numbers too."""
+        bits = {"2": 2, "4": 4}.get(re.search(r"[a-z]+(\d?)", dtype)[1], 8) if dtype != "bool" else 1
+        kind = np.uint8 if bits in (1, 8) or dtype.startswith("float") else f"uint{bits}"
+        values = jnp.asarray(np.arange(2**bits, dtype=np.uint8)[::order])
+        if dtype.startswith("float"):
+            values = values if bits == 8 else values.astype(f"uint{bits}")
+            return jax.lax.bitcast_convert_type(values, dtype)
+        return values.astype(kind).astype(dtype)
+
+    def bits_of(array):
+        return np.asarray(array).view(np.uint8).tolist()
+
+    mine = {dtype: every_value(dtype, -1 if hvd.rank() else 1) for dtype in NARROW}
+    mine["numpy"] = np.asarray(mine["int4"])
+    for run in (lambda f: f, jax.jit):
+        got = run(lambda tree: hvd.broadcast_parameters(tree, 1))(mine)
+        for dtype, each in got.items():
+            assert each.dtype == mine[dtype].dtype and isinstance(each, jax.Array)
+            wanted = every_value("int4" if dtype == "numpy" else dtype, -1)
+            assert bits_of(each) == bits_of(wanted) and len(set(bits_of(each))) == len(wanted), dtype
+
+
+@ranks(2)
+def test_alltoall_with_splits():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    r = hvd.rank()
+    x = {"a": jnp.arange(3) + 10 * r, "b": jnp.full((3, 2), r, "bfloat16")}
+    for splits in ([1, 2], jnp.array([1, 2]), np.array([1, 2], np.uint8)):
+        got, received = hvd.alltoall(x, splits, name="uneven")
+        assert got["a"].tolist() == ([0, 10] if r == 0 else [1, 2, 11, 12])
+        assert got["b"].dtype == "bfloat16" and got["b"][:, 1].tolist() == [0] * (r + 1) + [1] * (r + 1)
+        assert received.tolist() == [r + 1] * 2 and received.dtype == "int32"
+    x = x["a"]
+    for run in (jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x)[0].sum())):
+        with pytest.raises(ValueError, match="with splits.*call it outside of them, or fill all parts up"):
+            run(lambda x: hvd.alltoall(x, splits=[1, 2]))(x.astype(jnp.float32))
+    for wrong in ([1.0, 2.0], [True, True], [[1, 2]], [3], ["a", "b"], [-1, 2], 3):
+        with pytest.raises(ValueError, match="expected a number of rows for each of the 2 ranks"):
+            hvd.alltoall(x, wrong)
+    with pytest.raises(ValueError, match="are 7 rows, of an array that has 3"):
+        hvd.alltoall([x, x], [3, 4])
+    assert hvd.alltoall(x[:2]).tolist() == [r, 10 + r]
+
+
+@ranks(2)
+def test_roots_and_operations_are_whole_numbers():
+    """An equal one of another type would be found in JAX's caches for the next call."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import rueda.jax as hvd
+
+    x = jnp.full(3, float(hvd.rank()))
+    for run in (lambda f: f, jax.jit):
+        for wrong in (0.0, False, "0", None, np.float32(0), np.bool_(False)):
+            with pytest.raises(ValueError, match="root_rank=.*: expected a whole number"):
+                run(lambda x, root=wrong: hvd.broadcast(x, root))(x)
+        for wrong in (True, 1.0, None):
+            with pytest.raises(ValueError, match="op=.*: expected a whole number"):
+                run(lambda x, op=wrong: hvd.allreduce(x, op))(x)
+        for root in (np.int64(0), 0, jnp.int32(0)):
+            assert run(lambda x, root=root: hvd.broadcast(x, root))(x).tolist() == [0] * 3
+        assert run(lambda x: hvd.allreduce(x, np.int32(hvd.Sum)))(x).tolist() == [1] * 3
+    for op in (hvd.Product, hvd.Min, hvd.Max):
+        for make in (lambda op: hvd.DistributedOptimizer(optax.sgd(1.0), op=op), lambda op: hvd.value_and_grad(sum, op=op)):
+            with pytest.raises(ValueError, match="reduced by Average, Sum or Adasum"):
+                make(op)
 
 
 @ranks(2)
@@ -398,7 +486,7 @@ def test_a_lost_rank_is_unavailable_and_named():
 
 
 LEAVE = """
-import os, sys, threading
+import os, sys, threading, time
 import jax, jax.numpy as jnp
 import rueda.jax as hvd
 hvd.init()
@@ -425,9 +513,11 @@ if hvd.rank() == 0:
     threading.Thread(target=leave_behind).start()
     begun.acquire(), begun.acquire()
     print("pending:", not pending.is_ready(), flush=True)
+    print("left at:", time.monotonic(), flush=True)
     sys.exit()
 from expect import eventually
 eventually(lambda: not os.path.exists(f"/proc/{of_rank_0}"))
+print("gone at:", time.monotonic(), flush=True)
 """
 
 
@@ -435,8 +525,62 @@ def test_a_process_ends_with_operations_of_all_threads_under_way():
     env = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
     code, output = launch(2, [sys.executable, "-c", LEAVE], env)
     assert code == 0 and "pending: True" in output and "Traceback" not in output, output
+    left, gone = (float(re.search(what + " at: ([0-9.]+)", output)[1]) for what in ("left", "gone"))
+    print(f"the process ended {gone - left:.3f} s after sys.exit")
+    assert 0 < gone - left < 10  # a busy machine; quiet: docs/jax.md
     # The second: of one that XLA had not begun yet.
     assert "told: CANCELLED" in output or "told: FAILED_PR" in output, output
+
+
+TWO_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np
+import pytest
+import rueda.jax as hvd
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+hvd.init()
+assert len(jax.local_devices()) == 2
+mesh = Mesh(np.array(jax.devices()), "all")
+part = PartitionSpec("all")
+x = jax.device_put(jnp.ones(4), NamedSharding(mesh, part))
+
+def in_shards(f):
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=part, out_specs=part, check_vma=False))
+
+def barrier(x):
+    hvd.barrier()
+    return x
+
+def attend(x):
+    q = x.reshape(1, -1, 1, 1)
+    return hvd.attention.ring_attention(q, q, q).reshape(x.shape)
+
+for program in (hvd.allreduce, jax.jit(hvd.allreduce)):
+    with pytest.raises(ValueError, match="rueda.jax: this computation is spread over 2 devices.*outside of it"):
+        program(x)
+for program in (in_shards, jax.pmap):
+    with pytest.raises(ValueError, match="rueda.jax: .* 2 devices of this process.*start a rank for each device"):
+        program(hvd.allreduce)(x if program is in_shards else x.reshape(2, 2))
+for ordered in (barrier, attend):
+    for program in (jax.jit, in_shards, jax.pmap):
+        with pytest.raises(ValueError, match="rueda.jax: .* 2 devices, where messages, .*call them outside of it"):
+            program(ordered)(x.reshape(2, 2) if program is jax.pmap else x)
+one = jax.device_put(jnp.ones(4), jax.devices()[1])
+assert jax.jit(hvd.allreduce)(one).tolist() == [1] * 4 == jax.jit(barrier)(one).tolist()
+"""
+
+
+def test_several_devices_of_a_process_are_one_clear_error():
+    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_learns_the_digits():
+    code, output = launch(2, [sys.executable, EXAMPLE, "--epochs", "4"], options=["--no-prefix"])
+    assert code == 0, output
+    assert float(output.split("test accuracy ")[1].split()[0]) > 0.85, output
+    assert len(set(re.findall(r"parameter hash rank \d (\w+)", output))) == 1, output
 
 
 def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():

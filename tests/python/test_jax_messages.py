@@ -90,6 +90,13 @@ def test_one_side_only_in_a_branch_and_what_cannot_be():
             wrong()
     with raises(NotImplementedError, "no derivatives"):
         jax.grad(lambda x: hvd.sendrecv(x, other, other))(1.0)
+    def checkpointed(x):
+        hvd.barrier()
+        return jnp.sin(x)
+
+    for run in (lambda f: f, jax.jit):
+        with raises(NotImplementedError, "barrier cannot be in jax.checkpoint"):
+            run(jax.grad(jax.checkpoint(checkpointed)))(1.0)
     with raises(NotImplementedError, "outside of it"):
         jax.vmap(lambda x: hvd.sendrecv(x, other, other))(jnp.ones(2))
     hvd.barrier()

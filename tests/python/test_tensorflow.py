@@ -401,19 +401,144 @@ def check_like_horovods(hvd, tf):
         hvd.DistributedOptimizer(descent, op=hvd.Adasum, average_aggregated_gradients=True)
 
 
+def check_splits(hvd, tf):
+    """Of an alltoall: what is wrong is one clear error, before anything is sent."""
+    for run in (lambda f: f, tf.function):
+        for wrong in ([1.0, 2.0], ["1", "2"], [True, False], [[1, 2]], 3):
+            with pytest.raises(ValueError, match="alltoall: splits of .*: expected whole numbers, of rows, one for each rank"):
+                run(lambda s=wrong: hvd.alltoall(tf.range(3), splits=s))()
+        for wrong, text in (([1, 3], "sum of splits is greater"), ([3], "expected one for each of 2 ranks"), ([-1, 2], "negative")):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+                run(lambda s=wrong: hvd.alltoall(tf.range(3), splits=s))()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not divisible by the number of ranks"):
+            run(lambda: hvd.alltoall(tf.range(3)))()
+        for kind in (tf.int32, tf.uint8):
+            _, received = run(lambda k=kind: hvd.alltoall(tf.range(3), splits=tf.constant([1, 2], k)))()
+            assert received.numpy().tolist() == [hvd.rank() + 1] * 2
+    unknown = tf.function(lambda s: hvd.alltoall(tf.range(3), s)[1], input_signature=[tf.TensorSpec(None, tf.int64)])
+    assert unknown(tf.constant([1, 2], tf.int64)).shape == 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible"):
+        unknown(tf.constant([[1, 2]], tf.int64))
+    for root in (0.0, False):
+        with pytest.raises(ValueError, match="root_rank=.*: expected a whole number"):
+            hvd.broadcast(tf.constant(1.0), root)
+    assert hvd.broadcast(tf.constant(hvd.rank()), np.int64(1)) == 1
+
+
+def check_sparse_and_scaled(hvd, tf):
+    """Gradients of embeddings, dense or scaled; what else no other check calls."""
+    import keras
+
+    n, r = hvd.size(), hvd.rank()
+    for run in (lambda f: f, tf.function):
+        a, b = run(lambda: hvd.grouped_reducescatter([tf.range(4.0), tf.fill([2, 1], r + 1)], op=hvd.Sum))()
+        assert a.numpy().tolist() == [2.0 * r * n, (2.0 * r + 1) * n] and b.numpy().tolist() == [[3]]
+        same = run(lambda: hvd.allreduce(tf.constant([3.0, 4.0]), op=hvd.Adasum))()
+        np.testing.assert_allclose(same, [3, 4], rtol=1e-6)  # of equal ones it is their average
+        apart = run(lambda: hvd.allreduce(tf.constant([[1.0, 0.0], [0.0, 2.0]])[r], op=hvd.Adasum))()
+        np.testing.assert_allclose(apart, [1, 2], rtol=1e-6)  # of orthogonal ones their sum
+
+    table, w = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones(2))
+    expected = [[0.5, 0.5], [1.0, 1.0], [0, 0], [0, 0]]
+
+    def gradients(run, **options):
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(table, [r])) * (r + 1.0) + tf.reduce_sum(w) * (r + 1.0)
+            return hvd.DistributedGradientTape(tape, **options).gradient(loss, [table, w])
+
+        return run(step)()
+
+    for run in (lambda f: f, tf.function):
+        for options in ({}, {"sparse_as_dense": True}, {"gradient_predivide_factor": 2.0}):
+            of_table, of_w = gradients(run, **options)
+            assert isinstance(of_table, tf.IndexedSlices) == (options == {})
+            np.testing.assert_allclose(tf.convert_to_tensor(of_table), expected, rtol=1e-6)
+            np.testing.assert_allclose(of_w, [1.5, 1.5], rtol=1e-6)
+    with pytest.raises(ValueError, match="gradient_predivide_factor is for op=Average"):
+        gradients(lambda f: f, gradient_predivide_factor=2.0, op=hvd.Sum)
+
+    @tf.recompute_grad
+    def again(x):
+        return tf.sin(hvd.allreduce(x * w[0], op=hvd.Sum, name="recomputed"))
+
+    for run in (lambda f: f, tf.function):
+
+        def of_again():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(again(x))
+            return tape.gradient(y, x)
+
+        x = tf.constant([0.5, 1.0])
+        np.testing.assert_allclose(run(of_again)(), n * np.cos(n * x.numpy()), rtol=1e-5)
+
+    words = np.array([[r, 2], [r, 3]])
+    for options in ({}, {"sparse_as_dense": True}, {"gradient_predivide_factor": 2.0}):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten(),
+                                  keras.layers.Dense(1)])
+        before = model.layers[0].get_weights()[0]
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options), loss="mse")
+        model.fit(words, np.ones((2, 1)), epochs=2, batch_size=2, verbose=0)
+        moved = (model.layers[0].get_weights()[0] != before).any(1).tolist()
+        assert moved == [True] * 4 + [False], options
+        mine = [each.tobytes() for each in model.get_weights()]
+        assert hvd.allgather_object(mine) == [mine] * n
+
+
+def check_saved_layers(hvd, tf):
+    """A layer of rueda's in a saved model."""
+    import keras
+    import rueda.keras
+
+    keras.utils.set_random_seed(4)
+    path = pathlib.Path(os.environ["TEST_FOLDER"], f"model{hvd.rank()}.keras")
+    model = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization(momentum=0.5), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    rows = np.arange(12.0).reshape(4, 3) + hvd.rank()
+    model.fit(rows, rows[:, :1], verbose=0)
+    model.save(path)
+    loaded = rueda.keras.load_model(path)
+    assert type(loaded.layers[0]) is hvd.SyncBatchNormalization and loaded.layers[0].momentum == 0.5
+    for a, b in zip(model.get_weights(), loaded.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    loaded.fit(rows, rows[:, :1], verbose=0)
+    mine = [each.tobytes() for each in loaded.get_weights()]
+    assert hvd.allgather_object(mine) == [mine] * hvd.size()
+    np.save(path.with_suffix(".npy"), model.predict(rows, verbose=0))
+
+
 def everything():
     import rueda.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_like_horovods):
+    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_splits, check_sparse_and_scaled, check_saved_layers, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__
 
 
-def test_everything():
-    assert len(results(run_ranks(2, everything, QUIET))) == 2
+PLAIN = """
+import sys
+sys.modules["rueda"] = None
+import keras, numpy as np
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    pass
+
+model = keras.models.load_model(sys.argv[1], custom_objects={"SyncBatchNormalization": SyncBatchNormalization})
+assert type(model.layers[0]) is SyncBatchNormalization
+np.testing.assert_allclose(model.predict(np.arange(12.0).reshape(4, 3), verbose=0), np.load(sys.argv[2]), rtol=1e-5)
+"""
+
+
+def test_everything(tmp_path):
+    assert len(results(run_ranks(2, everything, {**QUIET, "TEST_FOLDER": str(tmp_path)}))) == 2
+    plain = [sys.executable, "-c", PLAIN, tmp_path / "model0.keras", tmp_path / "model0.npy"]
+    done = subprocess.run(plain, env={**os.environ, **QUIET}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def lose_a_rank():

@@ -1,5 +1,6 @@
 """What the bindings of JAX, Keras and TensorFlow have in common: words, checks of arguments, gradients."""
 
+import operator
 import warnings
 
 from rueda import _ffi
@@ -27,6 +28,16 @@ def check_count(what, value):
     """ValueError for what is no whole number, or less than 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{what}={value!r}: expected a whole number, 1 or more")
+
+
+def whole_number(what, value):
+    """The number as an int; ValueError for what is none, as 0.0 and False are, which would equal 0 as keys of caches."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what}={value!r}: expected a whole number") from None
 
 
 def check_predivide(factor, op):

@@ -340,9 +340,9 @@ RUEDA_API int32_t rueda_request_wait_any(rueda_request** requests, size_t count,
                                          double timeout_seconds, int64_t* index,
                                          rueda_error* error);
 /* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
- * it, which others may wait for: be short, do not wait for anything of rueda
- * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting other requests is allowed, and releasing
- * this one unless a thread waits for it or runs it. May be asked for several times. */
+ * it, which others may wait for: be short, do not wait for anything that has not ended
+ * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting others is allowed, reading this one too,
+ * and its release unless a thread waits for it or runs it. May be asked for several times. */
 RUEDA_API int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void* user),
                                        void* user, rueda_error* error);
 /* A descriptor for poll and epoll that is readable whenever rueda_request_test is 1. The request's

@@ -24,7 +24,16 @@ from rueda.common.process_sets import (
 )
 from rueda.data import balance
 from rueda.jax import _leave, _lowering, attention, elastic  # noqa: F401
-from rueda.jax.collectives import allgather, allreduce, alltoall, broadcast, reducescatter
+from rueda.jax.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
 from rueda.jax.compression import Compression
 from rueda.jax.functions import (
     allgather_object,

@@ -28,6 +28,7 @@ class AttentionEffect(effects.Effect):
 IN_ORDER = AttentionEffect()
 for _allowed in (
     effects.ordered_effects,
+    effects.shardable_ordered_effects,  # over several devices it is _lowering that says no
     effects.lowerable_effects,
     effects.control_flow_allowed_effects,
     effects.custom_derivatives_allowed_effects,
@@ -148,7 +149,7 @@ for each in (forward_p, backward_p, tangent_p):
 
 
 def _lower(ctx, *operands, plan, threads, place, is_backward, keeps=False, again=False):
-    require_one_device(ctx.module_context)
+    require_one_device(ctx.module_context, is_ordered=True)
     _lowered.add(plan)
     rule = jax.ffi.build_ffi_lowering_function(_library.ATTENTION, has_side_effect=True)
     call = functools.partial(

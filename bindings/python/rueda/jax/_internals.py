@@ -1,4 +1,4 @@
-"""All that is not JAX's public interface, and the four places where it is changed."""
+"""All that is not JAX's public interface, and the places where it is changed."""
 
 import functools
 import inspect
@@ -12,6 +12,7 @@ from jax._src import core, dispatch, effects  # noqa: F401
 from jax._src.ad_checkpoint import remat_p
 from jax._src.custom_derivatives import custom_jvp_call_p, custom_vjp_call_p
 from jax._src.interpreters import ad, batching, mlir, pxla  # noqa: F401
+from jax._src.interpreters import partial_eval as pe
 from jax._src.pjit import jit_p
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext  # noqa: F401
 
@@ -77,6 +78,19 @@ def forget_failed_tokens(effect):
         return give(self, eff, devices)
 
     dispatch.RuntimeTokenSet.get_token_input = get_token_input
+
+
+def refuse_in_checkpoint(effect, text):
+    """A checkpoint of something with this effect cannot be differentiated, which is a NotImplementedError with this text."""
+    rule = pe.custom_partial_eval_rules[remat_p]
+
+    @functools.wraps(rule)
+    def partial_eval(trace, *tracers, jaxpr, **params):
+        if effect in jaxpr.effects:
+            raise NotImplementedError(text)
+        return rule(trace, *tracers, jaxpr=jaxpr, **params)
+
+    pe.custom_partial_eval_rules[remat_p] = partial_eval
 
 
 _INLINE = 1000  # XLA's CPU client runs what takes fewer floating-point operations in the thread that asks

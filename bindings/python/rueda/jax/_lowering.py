@@ -68,9 +68,16 @@ def _name(ctx, spec):
     return name
 
 
-def require_one_device(context):
-    """ValueError for a computation that is spread over several."""
+def require_one_device(context, is_ordered=False):
+    """ValueError for a computation that is spread over several; ``is_ordered``: also over those of several processes."""
     axes = context.axis_context
+    if is_ordered:
+        count = axes.mesh.devices.size if isinstance(axes, SPMDAxisContext) else getattr(axes, "num_devices", 1)
+        if count > 1:
+            raise ValueError(
+                f"rueda.jax: this computation is spread over {count} devices, where messages, barriers and attention cannot be "
+                "in order: call them outside of it"
+            )
     if isinstance(axes, ShardingContext) and axes.num_devices > 1:
         raise ValueError(
             f"rueda.jax: this computation is spread over {axes.num_devices} devices, and a rank has one "
@@ -94,7 +101,7 @@ def _line(spec, count, name):
 
 
 def _lower(ctx, *operands, members, is_ordered):
-    require_one_device(ctx.module_context)
+    require_one_device(ctx.module_context, is_ordered)
     lines = [_line(spec, count, _name(ctx, spec)) for spec, count in members]
     rule = jax.ffi.build_ffi_lowering_function(_library.COLLECTIVE, has_side_effect=True)
     first = members[0][0]

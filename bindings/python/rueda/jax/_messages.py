@@ -4,10 +4,14 @@ import functools
 
 from rueda import _ffi
 from rueda.jax import _library
-from rueda.jax._internals import ad, batching, core, dispatch, forget_failed_tokens
+from rueda.jax._internals import ad, batching, core, dispatch, forget_failed_tokens, refuse_in_checkpoint
 from rueda.jax._primitive import IN_ORDER
 
 forget_failed_tokens(IN_ORDER)
+refuse_in_checkpoint(
+    IN_ORDER,
+    "rueda.jax: send, recv, sendrecv and barrier cannot be in jax.checkpoint, which would do them again; call them outside of it",
+)
 MESSAGES = (_ffi.SEND, _ffi.RECV, _ffi.BARRIER)
 
 message_p = core.Primitive("rueda_message")

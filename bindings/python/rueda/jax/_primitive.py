@@ -70,6 +70,7 @@ class OrderedEffect(effects.Effect):
 
 _EFFECT, IN_ORDER = CollectiveEffect(), OrderedEffect()
 effects.ordered_effects.add_type(OrderedEffect)
+effects.shardable_ordered_effects.add_type(OrderedEffect)  # over several devices it is _lowering that says no
 for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects):
     _allowed.add_type(CollectiveEffect)
     _allowed.add_type(OrderedEffect)

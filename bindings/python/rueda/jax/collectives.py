@@ -1,13 +1,12 @@
 """Collectives on arrays and pytrees, the same inside ``jax.jit`` as outside of it."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rueda import _array_collectives, _ffi
 from rueda._dtypes import CODES, check_reduction
-from rueda._frameworks import check_name
+from rueda._frameworks import check_name, whole_number
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
@@ -32,6 +31,7 @@ def _spec(kind, process_set, name, **fields):
 
 
 def _reduction(op, prescale_factor, postscale_factor):
+    op = whole_number("op", op)
     if op not in range(basics.Average, basics.Product + 1):
         raise ValueError(f"op={op!r} is not one of Average, Sum, Adasum, Min, Max, Product")
     return {"op": op, "prescale": float(prescale_factor), "postscale": float(postscale_factor)}
@@ -163,11 +163,61 @@ def allgather(x, *, name=None, process_set=global_process_set):
 
 def broadcast(x, root_rank, *, name=None, process_set=global_process_set):
     """What ``root_rank``, a rank of the job, has; all ranks give arrays of the same shapes."""
+    root_rank = whole_number("root_rank", root_rank)
     if root_rank not in process_set.ranks:
         raise ValueError(f"broadcast: root_rank {root_rank} is not one of {process_set.ranks}")
     return _run("broadcast", x, _spec(_ffi.BROADCAST, process_set, name, root=root_rank))
 
 
-def alltoall(x, *, name=None, process_set=global_process_set):
-    """The n-th equal part of the rows goes to the n-th rank; returns what comes, in rank order."""
-    return _run("alltoall", x, _spec(_ffi.ALLTOALL, process_set, name))
+def alltoall(x, splits=None, *, name=None, process_set=global_process_set):
+    """Sends rows to every rank; returns what comes, in rank order.
+
+    Parameters
+    ----------
+    x : array or pytree of arrays
+    splits : sequence or array of integers, optional
+        Rows for each rank; outside of transformations only, where arrays go by way of the host's memory. Without it
+        the n-th equal part of the rows goes to the n-th rank.
+    name, process_set
+        Those of `allreduce`.
+
+    Returns
+    -------
+    array or pytree of arrays, or with ``splits`` a pair
+        What comes, and how many rows came from each rank (int32).
+    """
+    spec = _spec(_ffi.ALLTOALL, process_set, name)
+    if splits is None:
+        return _run("alltoall", x, spec)
+    leaves, form = jax.tree.flatten(x)
+    if not core.trace_state_clean() or any(isinstance(each, core.Tracer) for each in (*leaves, splits)):
+        raise ValueError(
+            "alltoall: with splits, how many rows come is known only once the ranks have talked, which jit, grad and vmap "
+            "cannot wait for: call it outside of them, or fill all parts up to equally many rows and leave splits out"
+        )
+    if not leaves:
+        raise ValueError("alltoall: splits of a pytree without arrays")
+    leaves = [jnp.asarray(each) for each in leaves]
+    splits = _checked_splits(splits, leaves, spec)
+    sent = [
+        _array_collectives.alltoall(np.asarray(each), splits, name if i == 0 or name is None else f"{name}[{i}]", process_set)
+        for i, each in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(form, [jnp.asarray(rows) for rows, _ in sent]), jnp.asarray(sent[0][1])
+
+
+def _checked_splits(splits, leaves, spec):
+    """As an array; ValueError before anything is sent, where one of the arrays cannot be."""
+    splits = np.asarray(splits)
+    if not np.issubdtype(splits.dtype, np.integer) or splits.shape != (spec.size,) or (splits < 0).any():
+        raise ValueError(f"alltoall: splits={splits.tolist()!r}: expected a number of rows for each of the {spec.size} ranks")
+    for each in leaves:
+        check_dtype("alltoall", each)
+        rows = each.shape[0] if each.ndim else 0
+        if splits.sum() > rows:
+            raise ValueError(f"alltoall: splits={splits.tolist()!r} are {splits.sum()} rows, of an array that has {rows}")
+    return splits
+
+
+# Horovod's names: a list, as any pytree, is one group.
+grouped_allreduce, grouped_allgather, grouped_reducescatter = allreduce, allgather, reducescatter

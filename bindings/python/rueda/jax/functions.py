@@ -5,7 +5,9 @@ import socket
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from rueda._dtypes import CODES
 from rueda._objects import allgather_object, broadcast_object  # noqa: F401
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
@@ -15,6 +17,31 @@ from rueda.jax.collectives import broadcast
 def is_key(leaf):
     """Is it an array of random keys?"""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_bits(leaf):
+    """What travels bit by bit: random keys as their data, types that the runtime does not know as unsigned bytes."""
+    if is_key(leaf):
+        return jax.random.key_data(leaf)
+    leaf = jnp.asarray(leaf)
+    if leaf.dtype.name in CODES:
+        return leaf
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf.astype(jnp.uint8)  # integers of 2 and 4 bits, of which each value is another byte
+    bits = jnp.finfo(leaf.dtype).bits
+    return lax.bitcast_convert_type(leaf, f"uint{bits}").astype(jnp.uint8)
+
+
+def _of_bits(bits, old):
+    """The leaf that `_as_bits` has made of one like ``old``."""
+    if is_key(old):
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(old))
+    dtype = jnp.asarray(old).dtype
+    if dtype == bits.dtype:
+        return bits
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return bits.astype(dtype)
+    return lax.bitcast_convert_type(bits.astype(f"uint{jnp.finfo(dtype).bits}"), dtype)
 
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set):
@@ -37,15 +64,8 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
                 f"broadcast_parameters: JAX makes {jax.dtypes.canonicalize_dtype(each.dtype)} of NumPy's {each.dtype}, and would "
                 "lose bits: set jax_enable_x64, convert it first, or use rueda.broadcast"
             )
-    plain = [jax.random.key_data(each) if is_key(each) else each for each in leaves]
-    sent = broadcast(plain, root_rank, process_set=process_set)
-    return jax.tree.unflatten(
-        form,
-        [
-            jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if is_key(old) else new
-            for old, new in zip(leaves, sent)
-        ],
-    )
+    sent = broadcast([_as_bits(each) for each in leaves], root_rank, process_set=process_set)
+    return jax.tree.unflatten(form, [_of_bits(new, old) for new, old in zip(sent, leaves)])
 
 
 def initialize_distributed(**options):

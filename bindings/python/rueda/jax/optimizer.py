@@ -5,7 +5,7 @@ import functools
 import jax
 
 from rueda._compression import compressed_group
-from rueda._frameworks import check_count, replaced
+from rueda._frameworks import check_count, replaced, whole_number
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.jax.collectives import allreduce
@@ -19,6 +19,12 @@ def _reduce(grads, op, compression, process_set):
     sent = [leaves[i] for i in moved]
     reduced = compressed_group(allreduce, compression, sent, op=op, process_set=process_set)
     return jax.tree.unflatten(form, replaced(leaves, moved, reduced))
+
+
+def _check_op(op):
+    """ValueError for a reduction that makes no gradient."""
+    if whole_number("op", op) not in (basics.Average, basics.Sum, basics.Adasum):
+        raise ValueError(f"op={op!r}: gradients are reduced by Average, Sum or Adasum")
 
 
 def DistributedOptimizer(
@@ -50,6 +56,7 @@ def DistributedOptimizer(
     import optax
 
     check_count("every_k", every_k)
+    _check_op(op)
     inner = optax.with_extra_args_support(optimizer)
 
     def update(grads, state, params=None, **extra):
@@ -76,6 +83,7 @@ def value_and_grad(
 
     The value, and what comes with it (``has_aux``), stay this rank's own. ``options`` go to JAX.
     """
+    _check_op(op)
     local = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)

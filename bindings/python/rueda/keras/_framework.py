@@ -29,8 +29,21 @@ elif BACKEND == "jax":
         return compressed_group(allreduce, compression, tensors, **options)
 
 
+def own_layers():
+    """Classes of rueda that a saved model may have, by their names."""
+    if BACKEND != "tensorflow":
+        return {}
+    from rueda.tensorflow import SyncBatchNormalization
+
+    return {"SyncBatchNormalization": SyncBatchNormalization}
+
+
 def dense(tensor):
     """A tensor, of what may be TensorFlow's IndexedSlices."""
+    if BACKEND == "tensorflow":  # of which Keras takes slices for tensors
+        import tensorflow as tf
+
+        return tf.convert_to_tensor(tensor)
     return keras.ops.convert_to_tensor(tensor)
 
 

@@ -13,6 +13,7 @@ from rueda._objects import allgather_object, broadcast_object  # noqa: F401
 from rueda._waiting import synchronize
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
+from rueda.keras import _framework
 from rueda.keras._framework import Compression
 from rueda.keras.optimizer import DistributedOptimizer
 
@@ -140,13 +141,13 @@ def load_model(
     custom_optimizers : list of type, optional
         Optimizers that Keras does not know by themselves.
     custom_objects : dict, optional
-        As in ``keras.models.load_model``.
+        As in ``keras.models.load_model``. Layers of `rueda.tensorflow.SyncBatchNormalization` are known without.
     compression : type
         One of `Compression`.
     legacy_opts : bool, optional
         Horovod's; Keras 3 has no legacy optimizers.
     """
-    objects = {each.__name__: each for each in custom_optimizers or ()}
+    objects = {**_framework.own_layers(), **{each.__name__: each for each in custom_optimizers or ()}}
     objects.update(custom_objects or {})
     with _own_file(filepath) as path:
         model = keras.models.load_model(path, custom_objects=objects or None)

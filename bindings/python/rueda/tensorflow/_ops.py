@@ -161,13 +161,23 @@ def collective(tensors, spec):
 def alltoall(tensor, splits, spec):
     """What comes, and the rows that came from each rank (int32)."""
     _library.attach()
-    splits = tf.zeros(0, tf.int64) if splits is None else tf.cast(splits, tf.int64)
+    splits = tf.zeros(0, tf.int64) if splits is None else _whole_rows(splits)
     result, received = ops.rueda_alltoall(
         tensor=tensor, splits=splits, token=_token(), **spec.attributes()
     )
     _keep(result)
     _set_shapes([tensor], [result])
     return result, received
+
+
+def _whole_rows(splits):
+    """The splits, int64; ValueError for what are no row counts in a line."""
+    splits = tf.convert_to_tensor(splits)
+    if not splits.dtype.is_integer or splits.shape.rank not in (1, None):
+        raise ValueError(
+            f"alltoall: splits of {splits.dtype.name} and shape {splits.shape}: expected whole numbers, of rows, one for each rank"
+        )
+    return tf.cast(tf.ensure_shape(splits, [None]), tf.int64)
 
 
 def _keep(result):

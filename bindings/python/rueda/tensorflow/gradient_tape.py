@@ -22,7 +22,7 @@ def reduce_gradients(
         return grads
     present = [i for i, each in enumerate(grads) if each is not None]
     given = [grads[i] for i in present]
-    if sparse_as_dense:
+    if sparse_as_dense or predivide != 1.0:  # slices cannot be scaled
         given = [tf.convert_to_tensor(each) for each in given]
     reduced = grouped_allreduce(
         given,
@@ -179,7 +179,7 @@ def DistributedGradientTape(
     compression : type
         One of `Compression`.
     sparse_as_dense : bool
-        IndexedSlices become tensors first; else they are gathered.
+        IndexedSlices become tensors first, as they do with a ``gradient_predivide_factor``; else they are gathered.
     op : int
         ``Average``, ``Sum`` or ``Adasum``.
     gradient_predivide_factor : float

@@ -6,7 +6,7 @@ from rueda import _ffi
 from rueda._collectives import reduce_op
 from rueda._collectives import reduce_op as handle_average_backwards_compatibility  # noqa: F401
 from rueda._compression import compressed_group
-from rueda._frameworks import check_name, replaced
+from rueda._frameworks import check_name, replaced, whole_number
 from rueda._runtime import runtime
 from rueda._waiting import join  # noqa: F401
 from rueda.common import basics as _basics  # noqa: F401
@@ -149,6 +149,7 @@ def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=g
 
 
 def _from_root(kind, root_rank, name, process_set):
+    root_rank = whole_number("root_rank", root_rank)
     if root_rank not in process_set.ranks:
         raise ValueError(f"broadcast: root_rank {root_rank} is not one of {process_set.ranks}")
     return _spec(kind, process_set, name, root=root_rank)

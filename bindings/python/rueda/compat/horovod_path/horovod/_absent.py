@@ -38,7 +38,7 @@ PARTS = {
     "horovod.ray.driver_service": _NO_SERVICES,
     "horovod.ray.ray_logger": "return values from the function that is run, or report them with ray.train.report",
     "horovod.ray.utils": "use ray.util",
-    "horovod.data": "this version of rueda has no data loaders of its own; use torch.utils.data",
+    "horovod.data": "rueda.data reads and shares out data for every framework (docs/data.md); torch.utils.data works as before",
     "horovod.run": "Horovod 0.20 made it horovod.runner, and horovod.run a function; import from there",
     "horovod.torch.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib_impl": _NO_EXTENSION,
