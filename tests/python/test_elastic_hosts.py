@@ -98,6 +98,28 @@ def test_a_control_connection_that_is_silent_for_a_while_costs_no_rank(lab, tmp_
     assert wait_until_empty(lab)
 
 
+@needs_nft
+@pytest.mark.parametrize("ways", [("in", "out"), ("in",), ("out",)], ids="-".join)
+def test_a_control_connection_that_stays_silent_is_that_hosts_death(lab, tmp_path, ways):
+    one, two, three = lab.hosts
+    hosts, folder = tmp_path / "hosts", tmp_path / "said"
+    folder.mkdir()
+    hosts.write_text(f"{one}:1\n{two}:1\n")
+    options = ["-np", 2, "--min-np", 1, "--host-discovery-script", f"cat {hosts}", "--silence-timeout", 2]
+    job = train(folder, options, 10, 3)
+    wait_for_step(folder, 1, 5, job)
+    with lab.dropped(1, lab.address(98), ways):  # its rank still reaches the other one
+        job.wait_for(f"host {two} .*is lost: no sign of life for 2 s")
+        job.wait_for("1 ranks? goe?s? on")
+        list_anew(hosts, f"{one}:1\n{three}:2\n")
+        assert job.wait() == 0, job.text
+        assert wait_until_empty(lab)  # its own agent, which hears as little, has ended it
+    assert f"host {one} " not in job.text and f"on {one} was lost" not in job.text, job.text
+    said = said_in(folder)
+    check(said, 10)
+    assert sizes(said, 0)[:2] == [2, 1] and sizes(said, 0)[-1] == 3 and sizes(said, 1) == [2]
+
+
 LEAVES = """
 import os
 import rueda.torch as hvd
