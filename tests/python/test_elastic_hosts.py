@@ -98,26 +98,47 @@ def test_a_control_connection_that_is_silent_for_a_while_costs_no_rank(lab, tmp_
     assert wait_until_empty(lab)
 
 
+# As ssh does: whoever ends this does not reach the agent that it has started.
+FAR = """#!/bin/sh
+exec 3<&0
+setsid ip netns exec "$@" <&3 3<&- &
+exec 3<&-
+wait
+"""
+
+
 @needs_nft
-@pytest.mark.parametrize("ways", [("in", "out"), ("in",), ("out",)], ids="-".join)
-def test_a_control_connection_that_stays_silent_is_that_hosts_death(lab, tmp_path, ways):
-    one, two, three = lab.hosts
-    hosts, folder = tmp_path / "hosts", tmp_path / "said"
+@pytest.mark.parametrize(
+    ("victim", "ways", "breaks"),
+    [
+        (0, ("in", "out"), False),
+        pytest.param(1, ("in",), False, marks=pytest.mark.slow),
+        pytest.param(2, ("out",), False, marks=pytest.mark.slow),
+        pytest.param(1, ("in", "out"), True, marks=pytest.mark.slow),
+    ],
+    ids=["in-out", "in", "out", "broken"],
+)
+def test_a_control_connection_that_stays_silent_is_that_hosts_death_and_the_others_go_on(lab, tmp_path, victim, ways, breaks):
+    """The ranks reach each other all the while: the one that is given up takes no part in what comes, and its own agent ends it."""
+    lost, others = lab.hosts[victim], sorted({0, 1, 2} - {victim})
+    far, folder = tmp_path / "far", tmp_path / "said"
     folder.mkdir()
-    hosts.write_text(f"{one}:1\n{two}:1\n")
-    options = ["-np", 2, "--min-np", 1, "--host-discovery-script", f"cat {hosts}", "--silence-timeout", 2]
-    job = train(folder, options, 10, 3)
-    wait_for_step(folder, 1, 5, job)
-    with lab.dropped(1, lab.address(98), ways):  # its rank still reaches the other one
-        job.wait_for(f"host {two} .*is lost: no sign of life for 2 s")
-        job.wait_for("1 ranks? goe?s? on")
-        list_anew(hosts, f"{one}:1\n{three}:2\n")
+    far.write_text(FAR)
+    far.chmod(0o700)
+    hosts = ",".join(f"{host}:1" for host in lab.hosts)
+    options = ["-np", 3, "-H", hosts, "--min-np", 1, "--on-failure", "shrink", "--silence-timeout", 2, "--driver-timeout", 4]
+    job = Job(*options, "--rsh-agent", far, sys.executable, SCRIPT, folder, 10, 2)
+    wait_for_step(folder, victim, 5, job)
+    with lab.dropped(victim, lab.address(98), ways):  # this machine has nobody but the controller
+        if breaks:  # of the agent it has ended then: it seeks another controller, and finds none
+            namespaces.ip("netns", "exec", lost, "ss", "-K", "-H", "-t", "dst", lab.address(98))
+        job.wait_for(f"rank {victim} on {lost} was lost: .*no sign of life for 2 s; 2 ranks go on from commit")
         assert job.wait() == 0, job.text
-        assert wait_until_empty(lab)  # its own agent, which hears as little, has ended it
-    assert f"host {one} " not in job.text and f"on {one} was lost" not in job.text, job.text
+        assert wait_until_empty(lab)
+    assert not any(f"on {lab.hosts[other]} was lost" in job.text for other in others), job.text
     said = said_in(folder)
     check(said, 10)
-    assert sizes(said, 0)[:2] == [2, 1] and sizes(said, 0)[-1] == 3 and sizes(said, 1) == [2]
+    assert sizes(said, victim) == [3] and all(sizes(said, other) == [3, 2] for other in others)
 
 
 LEAVES = """
