@@ -98,6 +98,56 @@ def test_a_control_connection_that_is_silent_for_a_while_costs_no_rank(lab, tmp_
     assert wait_until_empty(lab)
 
 
+# As ssh does: whoever ends this does not reach the agent that it has started.
+FAR = """#!/bin/sh
+exec 3<&0
+setsid ip netns exec "$@" <&3 3<&- &
+exec 3<&-
+wait
+"""
+
+
+@needs_nft
+@pytest.mark.parametrize(
+    ("victim", "ways", "breaks"),
+    [
+        (0, ("in", "out"), False),
+        pytest.param(1, ("in",), False, marks=pytest.mark.slow),
+        pytest.param(2, ("out",), False, marks=pytest.mark.slow),
+        pytest.param(1, ("in", "out"), True, marks=pytest.mark.slow),
+    ],
+    ids=["in-out", "in", "out", "broken"],
+)
+def test_a_control_connection_that_stays_silent_is_that_hosts_death_and_the_others_go_on(lab, tmp_path, victim, ways, breaks):
+    """The ranks reach each other all the while: the one that is given up takes no part in what comes, and its own agent ends it."""
+    lost = lab.hosts[victim]
+    stays, leaves = sorted({0, 1, 2} - {victim})
+    far, folder, listed = tmp_path / "far", tmp_path / "said", tmp_path / "hosts"
+    folder.mkdir()
+    far.write_text(FAR)
+    far.chmod(0o700)
+    listed.write_text("".join(f"{host}:1\n" for host in lab.hosts))
+    options = ["-np", 3, "--host-discovery-script", f"cat {listed}", "--min-np", 1, "--silence-timeout", 2, "--driver-timeout", 4]
+    job = Job(*options, "--rsh-agent", far, sys.executable, SCRIPT, folder, 10, 1)
+    wait_for_step(folder, victim, 5, job)
+    with lab.dropped(victim, lab.address(98), ways):  # this machine has nobody but the controller
+        if breaks:  # of the agent it has ended then: it seeks another controller, and finds none
+            namespaces.ip("netns", "exec", lost, "ss", "-K", "-H", "-t", "dst", lab.address(98))
+        job.wait_for(f"rank {victim} on {lost} was lost: .*no sign of life for 2 s; 2 ranks go on from commit")
+        end = time.monotonic() + PATIENCE
+        while namespaces.ip("netns", "pids", lost).strip():  # nobody else can end them
+            assert time.monotonic() < end, "the ranks that were given up are still there"
+            time.sleep(0.02)
+        assert job.process.poll() is None, job.text
+        list_anew(listed, f"{lab.hosts[stays]}:1\n")  # with one rank the script ends
+        assert job.wait() == 0, job.text
+        assert wait_until_empty(lab)
+    assert f"on {lab.hosts[stays]} was lost" not in job.text and f"on {lab.hosts[leaves]} was lost" not in job.text, job.text
+    said = said_in(folder)
+    check(said, 10)
+    assert [sizes(said, member) for member in (victim, stays, leaves)] == [[3], [3, 2, 1], [3, 2]]
+
+
 LEAVES = """
 import os
 import rueda.torch as hvd
