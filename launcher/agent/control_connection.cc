@@ -20,7 +20,6 @@
 namespace rueda::launcher {
 namespace {
 
-constexpr std::chrono::milliseconds kTry{3000};
 // Where one answers it is not waited longer for others, which may be cut off.
 constexpr std::chrono::milliseconds kGrace{100};
 
@@ -306,11 +305,11 @@ std::string host_of(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Ticket& ticket,
-                                                                      std::chrono::seconds limit) {
+Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(
+    const Ticket& ticket, std::chrono::seconds limit, std::chrono::milliseconds answer) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // what matters is said by us
   const auto deadline = std::chrono::system_clock::now() + limit;
-  const auto soon = [] { return std::chrono::system_clock::now() + kTry; };
+  const auto soon = [] { return std::chrono::system_clock::now() + kAnswer; };
   const auto connection_to =
       [&](const std::string& address,
           std::chrono::system_clock::time_point until) -> std::unique_ptr<ControlConnection> {
@@ -321,15 +320,15 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(const Tick
                                                    std::move(wake).value());
   };
   // Whether somebody listens there; gRPC would say no more than that it did not work.
-  AnsweringAddresses found = find_answering(ticket.addresses, kTry, kGrace);
+  AnsweringAddresses found = find_answering(ticket.addresses, answer, kGrace);
   for (const std::string& address : found.answering) {
     if (auto connection = connection_to(address, soon())) return connection;
   }
-  if (!found.answering.empty()) found = find_answering(ticket.addresses, kTry, kTry);
+  if (!found.answering.empty()) found = find_answering(ticket.addresses, answer, answer);
   // A network that has only just come up.
   while (found.answering.empty() && std::chrono::system_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    found = find_answering(ticket.addresses, kTry, kTry);
+    found = find_answering(ticket.addresses, answer, answer);
   }
   for (const std::string& address : found.answering) {
     const bool last = address == found.answering.back();

@@ -19,10 +19,13 @@ namespace rueda::launcher {
 
 class ControlConnection {
  public:
+  static constexpr std::chrono::milliseconds kAnswer{3000};
+
   // Tries the ticket's addresses, all at once, and takes the first that answers as the controller
-  // of this job; one that is cut off holds up no other. The error is a table of what was tried.
-  static Result<std::unique_ptr<ControlConnection>> connect(const Ticket& ticket,
-                                                            std::chrono::seconds limit);
+  // of this job; one that is cut off holds up no other. answer: how long each try waits for one.
+  // The error is a table of what was tried.
+  static Result<std::unique_ptr<ControlConnection>> connect(
+      const Ticket& ticket, std::chrono::seconds limit, std::chrono::milliseconds answer = kAnswer);
   virtual ~ControlConnection() = default;
 
   // The controller's address that was taken.

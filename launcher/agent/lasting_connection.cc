@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{50};  // between two tries
 constexpr std::chrono::milliseconds kLongPause{500};
+// Of an answer. TCP says again what a network has dropped after one second, then two, then four: a
+// new try is sooner. They grow, for networks that take their time.
+constexpr std::chrono::milliseconds kFirstTry{500};
 constexpr std::chrono::seconds kHurry{5};          // then pauses are long
 constexpr std::chrono::seconds kPatienceAtEnd{5};  // where our ranks have ended
 constexpr size_t kMostOfLine = 64 << 10;
@@ -265,10 +268,12 @@ void LastingConnection::begin_seeking(bool at_once) {
 
 // On a thread of its own.
 void LastingConnection::seek(bool at_once) {
+  std::chrono::milliseconds answer = kFirstTry;
   for (bool tries = at_once;; tries = true) {
     std::unique_ptr<ControlConnection> found;
     if (tries) {
-      auto one = ControlConnection::connect(setup_.ticket, std::chrono::seconds(0));
+      auto one = ControlConnection::connect(setup_.ticket, std::chrono::seconds(0), answer);
+      answer = std::min(2 * answer, ControlConnection::kAnswer);
       if (one.ok()) found = std::move(one).value();
     }
     std::unique_lock lock(mutex_);

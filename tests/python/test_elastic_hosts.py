@@ -74,7 +74,9 @@ def steps_of(folder, member):
 
 
 @needs_nft
-@pytest.mark.parametrize("ways", [("in", "out"), ("in",), ("out",)], ids="-".join)
+@pytest.mark.parametrize(
+    "ways", [("in", "out"), ("in",), pytest.param(("out",), marks=pytest.mark.slow)], ids="-".join
+)
 def test_a_control_connection_that_is_silent_for_a_while_costs_no_rank(lab, tmp_path, ways):
     one, two, three = lab.hosts
     hosts, folder = tmp_path / "hosts", tmp_path / "said"
