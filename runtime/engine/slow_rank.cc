@@ -25,16 +25,14 @@ std::string cause_of(const Stragglers::Finding& finding, Rank size) {
   if (explains(finding.disk, finding))
     return fmt::format(
         "The cause is a disk: that blocked it for {:.0f} % of its time. Write less often, or in "
-        "the "
-        "background (docs/checkpoints.md)",
+        "the background (docs/checkpoints.md)",
         100 * finding.disk);
   std::string text;
   if (finding.disk_bytes >= kManyBytes &&
       finding.disk_bytes >= kMoreBytes * finding.own_disk_bytes) {
     text = fmt::format(
         "It alone reads or writes files: {:.0f} MB each second, where another rank had {:.0f}. "
-        "What "
-        "is written less often, or in the background, costs less (docs/checkpoints.md)",
+        "What is written less often, or in the background, costs less (docs/checkpoints.md)",
         finding.disk_bytes * 1e-6, finding.own_disk_bytes * 1e-6);
   } else {
     text =
