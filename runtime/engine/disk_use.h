@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
 
 namespace rueda::engine {
 
@@ -18,9 +18,9 @@ struct DiskUse {
 };
 
 // Of the files' texts. Pure. Empty: `stat` is none. ticks: in a second, sysconf(_SC_CLK_TCK).
-std::optional<DiskUse> parse_disk_use(const std::string& stat, const std::string& io,
-                                      int64_t ticks);
-// Reads both files: some 20 us. Empty: there is no such process here. Any thread.
+std::optional<DiskUse> parse_disk_use(std::string_view stat, std::string_view io, int64_t ticks);
+// Reads both files: some 20 us, without memory of the heap. Empty: there is no such process here.
+// Any thread.
 std::optional<DiskUse> disk_use(int pid);
 
 }  // namespace rueda::engine
