@@ -1,5 +1,6 @@
 """rueda.loggers: what TensorBoard, Weights & Biases, MLflow, Keras, Lightning and OpenTelemetry get (docs/monitoring.md)."""
 
+import importlib.util
 import json
 import pathlib
 import struct
@@ -145,9 +146,11 @@ def rows_of(folder):
     return rows
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 @ranks(2)
 def test_weights_and_biases_itself_keeps_rows_with_steps():
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     for alone, steps_of_rows in ((False, [10, 20, 30]), (True, [5, 10, 15, 20, 25, 30])):
         with tempfile.TemporaryDirectory() as folder:
             run = None

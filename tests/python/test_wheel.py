@@ -126,7 +126,7 @@ def test_one_version_everywhere(unpacked):
 def test_a_plain_install_pulls_numpy_alone(unpacked):
     needs = metadata(unpacked).get_all("Requires-Dist")
     assert [need for need in needs if "extra ==" not in need] == ["numpy>=1.21"]
-    assert set(metadata(unpacked).get_all("Provides-Extra")) == {"torch", "jax", "keras", "ray", "spark", "parquet", "metrics"}
+    assert set(metadata(unpacked).get_all("Provides-Extra")) == {"torch", "jax", "keras", "ray", "spark", "parquet"}
 
 
 def test_it_runs_from_a_path_with_spaces_and_a_home_that_cannot_be_written(unpacked, tmp_path):

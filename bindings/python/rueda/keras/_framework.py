@@ -33,7 +33,7 @@ def own_layers():
     """Classes of rueda that a saved model may have, by their names."""
     if BACKEND != "tensorflow":
         return {}
-    from rueda.tensorflow import SyncBatchNormalization
+    from rueda.tensorflow.sync_batch_norm import SyncBatchNormalization
 
     return {"SyncBatchNormalization": SyncBatchNormalization}
 
