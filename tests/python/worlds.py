@@ -198,7 +198,7 @@ class SharedWorlds:
         self._wanted = collections.defaultdict(list)  # (world, size): (file, name) in order
         for item in items:
             body = getattr(getattr(item, "function", None), "body", None)
-            if body:
+            if body and not any(mark.args[0] for mark in item.iter_markers("skipif")):
                 self._wanted[(world_of(body), item.callspec.params["size"])].append(test_of(body))
         self._reports = {}  # (size, (file, name)): (per rank report or None, output)
         self._elsewhere = {}  # the same: what its world took for others, of which this was the first
