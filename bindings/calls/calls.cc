@@ -15,6 +15,10 @@ constexpr size_t kMostThreads = 256;
 
 }  // namespace
 
+std::string member_name(const std::string& name, size_t i) {
+  return i == 0 ? name : name + "[" + std::to_string(i) + "]";
+}
+
 int32_t Call::begin(rueda_context* context, double patience) {
   const size_t count = ops.size();
   requests.resize(count);

@@ -17,6 +17,10 @@
 
 namespace rueda::calls {
 
+// Of the i-th tensor of a group: "name", "name[1]", "name[2]", ... The first has the group's own:
+// as many tensors as another rank may give, they meet. (As member_name of rueda/_runtime.py.)
+std::string member_name(const std::string& name, size_t i);
+
 // One operation, or a group that is ready together or not at all, as a framework asks for it.
 // What `ops` point to must live as long as the call.
 struct Call {

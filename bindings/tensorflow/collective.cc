@@ -143,8 +143,7 @@ bool read(const Kernel& kernel, Call* call, TF_Status* status) {
     op.ndim = static_cast<int32_t>(shape.size());
     if (!kernel.name.empty()) {
       std::string& name = call->names[static_cast<size_t>(i)];
-      // The first has the op's own name: as many tensors elsewhere as there may be, they meet.
-      name = i == 0 ? base : base + "[" + std::to_string(i) + "]";
+      name = rueda::calls::member_name(base, static_cast<size_t>(i));
       op.name = name.c_str();
     }
     call->ops.push_back(op);

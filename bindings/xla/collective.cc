@@ -113,8 +113,7 @@ const char* read_member(MemberReader* reader, Buffers* inputs, Buffers* outputs,
   call->shapes.resize(count);
   for (size_t i = 0; i < count; ++i) {
     rueda_op op = like;
-    // The first has the call's own name: as many arrays elsewhere as there may be, they meet.
-    call->names[i] = i == 0 ? call->queue : call->queue + "[" + std::to_string(i) + "]";
+    call->names[i] = rueda::calls::member_name(call->queue, i);
     op.name = call->names[i].c_str();
     const XLA_FFI_Buffer* input = has_input ? inputs->next() : nullptr;
     const XLA_FFI_Buffer* output = has_output ? outputs->next() : nullptr;

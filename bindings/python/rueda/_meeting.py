@@ -10,6 +10,8 @@ import secrets
 import socket
 import struct
 
+from rueda.compat.variables import PLACE
+
 _kept = None  # the socket that keeps this process's port
 
 
@@ -71,19 +73,8 @@ def places(job, all_facts, key, by_port=False):
     return [{"rank": rank, **place} for rank in range(size)]
 
 
-# Horovod's names of a rank's place, which ruedarun sets for its ranks.
-VARIABLES = (
-    "HOROVOD_RANK",
-    "HOROVOD_SIZE",
-    "HOROVOD_LOCAL_RANK",
-    "HOROVOD_LOCAL_SIZE",
-    "HOROVOD_CROSS_RANK",
-    "HOROVOD_CROSS_SIZE",
-)
-
-
 def variables(all_facts):
-    """`VARIABLES` for each rank, with the numbers that ``hvd.rank()`` and its like give after ``init``.
+    """`PLACE` for each rank, with the numbers that ``hvd.rank()`` and its like give after ``init``.
 
     ``all_facts``: what `facts` gave, rank by rank.
     """
@@ -96,7 +87,7 @@ def variables(all_facts):
         place = (
             rank, len(machines), local_rank, sizes[machine], across.index(machine), len(across)
         )  # fmt: skip
-        made.append(dict(zip(VARIABLES, map(str, place))))
+        made.append(dict(zip(PLACE, map(str, place))))
     return made
 
 

@@ -102,6 +102,11 @@ def _is_real(name):
     return "seconds" in name or name.endswith("_share")
 
 
+def member_name(name, i):
+    """Of the i-th tensor of a named group. The first has the group's own: as many tensors as another rank may give, they meet."""
+    return f"{name}[{i}]" if i else name
+
+
 class Runtime:
     """The process's default context. One instance, at the end of this file."""
 
@@ -548,7 +553,7 @@ class Runtime:
             if name is None:
                 names = [f"noname.{counted[kind]}_{i + 1}" for i in range(count)]
             else:
-                names = [name, *(f"{name}[{i}]" for i in range(1, count))]
+                names = [member_name(name, i) for i in range(count)]
             self._start(entry, context, operations, names, 1)
             if name is None:
                 counted[kind] += 1

@@ -124,7 +124,8 @@ def _two_numbers(value):
         return None
 
 
-def _pair_problem(value):
+def pair_problem(value):
+    """What is wrong with a cooldown, two numbers or a text of both; None: nothing."""
     numbers = _two_numbers(value)
     is_pair = numbers is not None and len(numbers) == 2
     if not is_pair or any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
@@ -172,7 +173,7 @@ def _problem(flag, value, hosts):
     if takes is float and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return f"expected a number, found {value!r}"
     if takes == flags.PAIR:
-        return _pair_problem(value)
+        return pair_problem(value)
     if takes is str and (not isinstance(value, str) or not value):
         return f"expected text, found {value!r}"
     if "positive" in flag.checks and not value > 0:

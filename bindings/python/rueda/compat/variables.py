@@ -43,6 +43,16 @@ _PLACE = "this process's place in the job; what is set by hand is overwritten"
 _INSTALL = "read when Horovod is compiled; rueda compiles nothing when it is installed"
 _OTHER = "belongs to another program; rueda leaves it alone"
 
+# Of a rank's place, which ruedarun sets for its ranks.
+PLACE = (
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE",
+)
+
 VARIABLES = [
     *(Variable(name, HONOURED, what, own) for name, (own, what) in horovod_settings.HONOURED.items()),
     *(Variable(name, MAPPED, what, own[0]) for name, (own, what) in horovod_settings.SWITCHES.items()),
@@ -51,16 +61,7 @@ VARIABLES = [
         HONOURED,
         "nothing to do: process sets may always be added and removed after init",
     ),
-    *_all(
-        GIVEN,
-        _PLACE,
-        "HOROVOD_RANK",
-        "HOROVOD_SIZE",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
-        "HOROVOD_CROSS_RANK",
-        "HOROVOD_CROSS_SIZE",
-    ),
+    *_all(GIVEN, _PLACE, *PLACE),
     Variable("HOROVOD_HOSTNAME", GIVEN, "set by horovodrun; rueda asks the system instead"),
     Variable(
         "HOROVOD_CYCLE_TIME",

@@ -7,7 +7,7 @@ import numpy as np
 from rueda import _array_collectives, _ffi
 from rueda._dtypes import CODES, check_reduction
 from rueda._frameworks import check_name, whole_number
-from rueda._runtime import runtime
+from rueda._runtime import member_name, runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.jax._internals import core
@@ -200,7 +200,7 @@ def alltoall(x, splits=None, *, name=None, process_set=global_process_set):
     leaves = [jnp.asarray(each) for each in leaves]
     splits = _checked_splits(splits, leaves, spec)
     sent = [
-        _array_collectives.alltoall(np.asarray(each), splits, name if i == 0 or name is None else f"{name}[{i}]", process_set)
+        _array_collectives.alltoall(np.asarray(each), splits, None if name is None else member_name(name, i), process_set)
         for i, each in enumerate(leaves)
     ]
     return jax.tree.unflatten(form, [jnp.asarray(rows) for rows, _ in sent]), jnp.asarray(sent[0][1])

@@ -1,6 +1,6 @@
 """What executors are given: each check returns the value as it is used, or says in one sentence what was expected."""
 
-from rueda.compat.launch_plan import _pair_problem
+from rueda.compat.launch_plan import pair_problem
 
 
 def whole(where, name, value, least=1):
@@ -35,7 +35,7 @@ def cooldown(where, value):
     """(least, most) seconds; None: a lost host never comes back."""
     if value is None:
         return None
-    problem = _pair_problem(value)
+    problem = pair_problem(value)
     if problem:
         raise ValueError(f"{where}(cooldown_range=...): {problem}")
     return tuple(value.split() if isinstance(value, str) else value)

@@ -102,7 +102,7 @@ def end():
     """This process is no rank any more."""
     _outcomes.leave()
     _init_options.give(None)
-    for name in _meeting.VARIABLES:
+    for name in _meeting.PLACE:
         os.environ.pop(name, None)
 
 

@@ -24,7 +24,7 @@ def make(work, env, verbose, with_horovod):
 
     def task(_):
         context = BarrierTaskContext.get()
-        before = {name: os.environ.get(name) for name in (*env, *_meeting.VARIABLES)}
+        before = {name: os.environ.get(name) for name in (*env, *_meeting.PLACE)}
         os.environ.update(env)
         try:
             rank, everybody = _meet(context)
