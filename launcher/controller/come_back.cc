@@ -57,13 +57,20 @@ void JobController::await_return() {
   if (!listens.ok()) say("agents cannot come back: " + listens.message());
 }
 
-// One that comes too late hears that the job has gone on without it; for as long as it may try.
+// One that comes too late hears that the job has gone on without it; for as long as it may try. One
+// that we hear again may not hear us: TCP says again what was lost in each direction when its own
+// pause is over. Its agent tries another connection until the silence limit, and so long there is
+// one to be had.
 void JobController::await_no_return() {
   if (!awaits_return_ || any_cut()) return;
-  const auto waits = std::chrono::duration<double>(plan_.options.elastic.driver_timeout_seconds);
-  if (lost_cut_ && clock_now() - *lost_cut_ < waits) return;
+  const auto lately = [](const std::optional<TimePoint>& then, double seconds) {
+    return then && clock_now() - *then < std::chrono::duration<double>(seconds);
+  };
+  if (lately(lost_cut_, plan_.options.elastic.driver_timeout_seconds)) return;
+  if (lately(heard_again_, plan_.options.silence_seconds)) return;
   awaits_return_ = false;
   lost_cut_.reset();
+  heard_again_.reset();
   server_->end_return();
   close_door();
 }

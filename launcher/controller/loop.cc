@@ -266,6 +266,7 @@ void JobController::check_silence(TimePoint at) {
       await_return();
     } else if (silent < kSuspectAfter / 2 && host.suspect) {
       host.suspect = false;
+      heard_again_ = at;
       say("host " + host.name() + " is back");
     }
   }

@@ -219,7 +219,8 @@ def test_what_is_read_is_digested_as_it_is_then():
     there = [source.integers(0, 256, size, np.uint8) for size in (300_000, 0, 1, *[70] * 200, 131_072)]  # more ranges than a call reads
     here = [np.zeros_like(array) for array in there]
     pieces = [[(place, 0, array.size) for place, array in enumerate(there)], [(0, 5, 200_005)]]
-    table = _reading.Source(_reading.Offer(there).words)
+    offer = _reading.Offer(there)  # whose table is there as long as it is
+    table = _reading.Source(offer.words)
     ranges, right = _reading.Ranges(here, pieces), _reading.Ranges(there, pieces)
     assert table.is_there and table.read(ranges, 0, table.addresses(ranges)) and all(map(np.array_equal, here, there))
     here[0][:] = 0

@@ -60,7 +60,11 @@ class Job:
         return re.findall(pattern, self.text)
 
     def wait(self):
-        code = self.process.wait(PATIENCE)
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail(f"the job has not ended:\n{self.text}")
         self.reader.join(PATIENCE)
         return code
 
