@@ -33,18 +33,12 @@ int64_t now_ns() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-// Nanoseconds since each operation that has not ended was submitted; a join may wait for ever.
-std::vector<int64_t> ages_of_waiting(ByteView memory) {
-  std::vector<int64_t> ages;
-  if (!flight::has_unfinished(memory)) return ages;
-  const auto flight = flight::read_flight(memory);
-  if (!flight.ok()) return ages;
-  const int64_t now = now_ns();
-  for (const flight::Operation& one : flight.value().operations) {
-    if (!one.ended() && one.kind != CollectiveKind::kJoin)
-      ages.push_back(flight::elapsed_ns(one.submitted_ns, now));
-  }
-  return ages;
+// How long the operation waits that has waited longest; 0: none does.
+int64_t longest_wait_ns(ByteView memory, int64_t now) {
+  int64_t longest = 0;
+  for (const int64_t since : flight::waiting_since(memory))
+    longest = std::max(longest, flight::elapsed_ns(since, now));
+  return longest;
 }
 
 }  // namespace
@@ -265,11 +259,9 @@ void JobObserver::count() {
     const auto progress = flight::read_progress(watched->memory.bytes());
     if (!progress) continue;
     RankCounters one{rank, *progress, watched->member};
-    for (const int64_t age : ages_of_waiting(watched->memory.bytes())) {
-      one.progress.oldest_wait_ms =
-          std::max(one.progress.oldest_wait_ms,
-                   static_cast<uint64_t>(std::max<int64_t>(age / 1'000'000, 1)));
-    }
+    const int64_t longest = longest_wait_ns(watched->memory.bytes(), now_ns());
+    if (longest > 0)
+      one.progress.oldest_wait_ms = static_cast<uint64_t>(std::max<int64_t>(longest / 1'000'000, 1));
     counters.push_back(one);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -321,11 +313,12 @@ std::vector<RankRecord> JobObserver::look(const std::vector<Rank>& stacks_of,
 void JobObserver::look_for_stalls() {
   if (plan_.stall_seconds <= 0) return;
   const auto ranks = newest();
-  const bool any = std::any_of(ranks.begin(), ranks.end(), [](const auto& entry) {
-    return flight::has_unfinished(entry.second->memory.bytes());
+  const int64_t now = now_ns();
+  const bool any = std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
+    const int64_t longest = longest_wait_ns(entry.second->memory.bytes(), now);
+    return static_cast<double>(longest) * 1e-9 >= plan_.stall_seconds;
   });
   if (!any) return stalls_.forget();
-  const int64_t now = now_ns();
   const StallWatch::Due due = stalls_.look(look({}), now);
   if (!due.any) return;
   const std::vector<RankRecord> closer = look({due.absent.begin(), due.absent.end()});
@@ -453,10 +446,11 @@ void JobObserver::host_drained(int client, const Result<std::string>& outlook) {
 }
 
 uint64_t JobObserver::stalled(const Watched& watched) const {
-  const std::vector<int64_t> ages = ages_of_waiting(watched.memory.bytes());
-  return static_cast<uint64_t>(std::count_if(ages.begin(), ages.end(), [&](int64_t age) {
-    return static_cast<double>(age) * 1e-9 >= plan_.stalled_after;
-  }));
+  const int64_t now = now_ns();
+  return static_cast<uint64_t>(
+      std::ranges::count_if(flight::waiting_since(watched.memory.bytes()), [&](int64_t since) {
+        return static_cast<double>(flight::elapsed_ns(since, now)) * 1e-9 >= plan_.stalled_after;
+      }));
 }
 
 JobVitals JobObserver::vitals() {

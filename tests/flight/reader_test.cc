@@ -67,6 +67,7 @@ size_t walk(ByteView memory) {
   for (const std::string& line : launcher::explain({record}, 1)) {
     if (!can_be_shown(line)) FAIL("not a line");
   }
+  if (flight::waiting_since(memory).size() > 2 * flight::kRecords) FAIL("too many");
   return sum + flight::read_mail(memory).size();
 }
 
@@ -109,6 +110,57 @@ TEST_CASE("memory of another size, version or machine is refused", "[flight]") {
     *other.at(offset) ^= std::byte{1};
     CHECK(flight::read_flight(other.view()).status().code() == Code::kDataLoss);
   }
+}
+
+TEST_CASE("what waits is found without reading records", "[flight]") {
+  const size_t count = GENERATE(50, flight::kRecords + 100);
+  const auto recorder = flight::FlightRecorder::open(-1, {0, 2, 1, "host", ""});
+  const auto agrees = [&] {
+    std::vector<int64_t> all;
+    const flight::Snapshot whole = flight::read_flight(recorder->memory()).value();
+    for (const flight::Operation& one : whole.operations) {
+      if (!one.ended() && one.kind != CollectiveKind::kJoin) all.push_back(one.submitted_ns);
+    }
+    std::vector<int64_t> found = flight::waiting_since(recorder->memory());
+    std::ranges::sort(all);
+    std::ranges::sort(found);
+    CHECK((found == all));
+    return found.size();
+  };
+  CHECK(agrees() == 0);
+  wire::Request request;
+  std::vector<flight::FlightRecorder::RecordNumber> numbers;
+  for (size_t i = 0; i < count; ++i) {
+    request.name = "allreduce." + std::to_string(i);
+    numbers.push_back(recorder->submitted(request, 0, 0, flight::Path::kNegotiated));
+    if (i % 7 != 0) recorder->ended(numbers.back(), 1, i % 2 == 0);
+  }
+  CHECK(agrees() == (count == 50 ? 8 : 585));  // numbers 100 to 4195 by then
+  for (const auto number : numbers) recorder->ended(number, 2, true);
+  CHECK(agrees() == 0);
+}
+
+TEST_CASE("what waits in a step plan is found, but no join", "[flight]") {
+  const auto recorder = flight::FlightRecorder::open(-1, {0, 2, 1, "host", ""});
+  const auto found = [&] {
+    std::vector<int64_t> since = flight::waiting_since(recorder->memory());
+    std::ranges::sort(since);
+    return since;
+  };
+  wire::Request request;
+  request.kind = CollectiveKind::kJoin;
+  recorder->submitted(request, 0, 0, flight::Path::kNegotiated);
+  request.kind = CollectiveKind::kAllreduce;
+  const auto planned = recorder->submitted(request, 0, 0, flight::Path::kCached);
+  CHECK(found().size() == 1);
+  recorder->planned(planned);  // from now on its batch says it
+  CHECK(found().empty());
+  const uint64_t first = recorder->plan({&request, &request, &request}, 0, 1);
+  for (int64_t batch = 1; batch <= 5; ++batch) {
+    const auto entry = recorder->entered(first, 3, static_cast<uint64_t>(batch), 100 * batch);
+    if (batch != 2 && batch != 5) recorder->finished(entry, 3);
+  }
+  CHECK(found() == std::vector<int64_t>{200, 200, 200, 500, 500, 500});
 }
 
 TEST_CASE("damaged memory is read without harm", "[flight]") {

@@ -70,10 +70,10 @@ TEST_CASE("an operation is found with all that was said about it", "[flight]") {
   CHECK(s.operations[1].state == State::kSubmitted);
   CHECK(s.operations[1].path == Path::kCached);
   CHECK(s.operations[1].process_set == 3);
-  CHECK(flight::has_unfinished(recorder->memory()));
+  CHECK(flight::waiting_since(recorder->memory()).size() == 1);
   recorder->ended(b, 160, false);
   CHECK(read(*recorder).operations[1].state == State::kFailed);
-  CHECK_FALSE(flight::has_unfinished(recorder->memory()));
+  CHECK(flight::waiting_since(recorder->memory()).empty());
 }
 
 TEST_CASE("the last 4096 operations stay, the counters go on", "[flight]") {

@@ -78,7 +78,7 @@ launcher::RankRecord look(const Memory& memory, Rank rank) {
   record.rank = rank;
   const std::string mail = read_mail(memory.view());
   expect(mail.size() <= kMailBytes && is_valid_utf8(mail), "mail is bounded and UTF-8");
-  (void)has_unfinished(memory.view());
+  expect(waiting_since(memory.view()).size() <= 2 * kRecords, "no more wait than there are");
   auto snapshot = read_flight(memory.view());
   if (!snapshot.ok()) return record;
   expect(snapshot.value().operations.size() <= kRecords + kPlanEntries * kTemplates,

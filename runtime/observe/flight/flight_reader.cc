@@ -123,6 +123,45 @@ void read_planned(ByteView memory, const Header& header, std::vector<Operation>*
   out->insert(out->end(), found.rbegin(), found.rend());
 }
 
+bool is_waiting(State state) { return state != State::kDone && state != State::kFailed; }
+
+void find_waiting(ByteView memory, const Header& header, std::vector<int64_t>* since) {
+  const uint64_t end = header.submitted;
+  uint64_t left = end - std::min(header.ended, end);
+  for (uint64_t n = end; n > 0 && end - n < kRecords && left > 0; --n) {
+    const std::byte* at = memory.data() + kRecordsOffset + (n - 1) % kRecords * sizeof(Record);
+    const auto word = [at](size_t offset) { return load(at + offset / kWord * kWord); };
+    const auto byte = [&](size_t offset) {
+      return static_cast<uint8_t>(word(offset) >> (offset % kWord * 8));
+    };
+    const uint64_t stamp = load(at, std::memory_order_acquire);
+    const auto submitted = static_cast<int64_t>(word(offsetof(Record, submitted_ns)));
+    const auto kind = static_cast<CollectiveKind>(byte(offsetof(Record, kind)));
+    const auto path = static_cast<Path>(byte(offsetof(Record, path)));
+    const auto state = static_cast<State>(byte(offsetof(Record, state)));
+    host::seqlock_fence(std::memory_order_acquire);
+    if (stamp != n || load(at) != stamp || !is_waiting(state)) continue;
+    --left;
+    const bool in_plan = path == Path::kPlanned && state != State::kSubmitted;  // counted there
+    if (!in_plan && kind != CollectiveKind::kJoin) since->push_back(submitted);
+  }
+}
+
+void find_waiting_planned(ByteView memory, const Header& header, std::vector<int64_t>* since) {
+  const uint64_t end = header.planned;
+  uint64_t left = end - std::min(header.planned_ended, end);
+  for (uint64_t n = end; n > 0 && end - n < kPlanEntries && left > 0; --n) {
+    const auto entry =
+        copy<PlanEntry>(memory.data() + kPlanOffset + (n - 1) % kPlanEntries * sizeof(PlanEntry));
+    const uint64_t count = entry.members & 0xffff;
+    if ((entry.when & 1) != 0 || count > kTemplates) continue;
+    --left;
+    const size_t room = kRecords - std::min(since->size(), kRecords);
+    since->insert(since->end(), std::min<size_t>(count, room),
+                  static_cast<int64_t>(entry.when >> 1));
+  }
+}
+
 const std::byte* aligned(ByteView memory) {
   return reinterpret_cast<uintptr_t>(memory.data()) % kWord == 0 ? memory.data() : nullptr;
 }
@@ -196,11 +235,15 @@ void shift_times(Snapshot* snapshot, int64_t ns) {
   }
 }
 
-bool has_unfinished(ByteView memory) {
-  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return false;
+std::vector<int64_t> waiting_since(ByteView memory) {
+  std::vector<int64_t> since;
+  if (memory.size() < kTotalBytes || aligned(memory) == nullptr) return since;
   const auto header = copy<Header>(memory.data());
-  return header.magic == kMagic &&
-         (header.submitted != header.ended || header.planned != header.planned_ended);
+  if (header.magic != kMagic || header.version != kVersion || header.layout != layout_hash())
+    return since;
+  find_waiting(memory, header, &since);
+  find_waiting_planned(memory, header, &since);
+  return since;
 }
 
 std::optional<counters::Progress> read_progress(ByteView memory) {

@@ -67,8 +67,11 @@ inline int64_t elapsed_ns(int64_t then, int64_t now) {
   const uint64_t gap = static_cast<uint64_t>(now) - static_cast<uint64_t>(then);
   return now <= then ? 0 : static_cast<int64_t>(std::min<uint64_t>(gap, INT64_MAX));
 }
-// Is anything submitted and not ended? Cheap; false for what is no recorder's memory.
-bool has_unfinished(ByteView memory);
+// When each operation that is under way was submitted, or its batch of a step plan was entered, in
+// no order; joins are left out, which may wait for ever. As read_flight() has them, without copying
+// records: it looks at the newest ones until it has seen as many as are under way. Empty for what
+// is no recorder's memory of this version.
+std::vector<int64_t> waiting_since(ByteView memory);
 // All but how long something waits. Empty: no rank has taken this memory. Cheap.
 std::optional<counters::Progress> read_progress(ByteView memory);
 // How a rank does, in numbers; each is what it may be, whatever the memory says.
