@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "collectives/host/event_fd.h"
+#include "collectives/host/monotonic.h"
 #include "collectives/host/threads.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/processes/process_tree.h"
@@ -22,12 +23,6 @@ constexpr Duration kCrashLook = std::chrono::milliseconds(5);  // while a handle
 // Whose threads still run then is stopped, or stuck in the kernel: the usual looks do.
 constexpr Duration kFenceLimit = std::chrono::seconds(2);
 constexpr Duration kCrashLimit = std::chrono::seconds(10);
-
-int64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::string seconds_text(Duration d) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(d).count() / 100;
@@ -161,7 +156,7 @@ void LifeWatch::wait_for_end(Watched* watched) {
     const bool missed = is_missed(watched->page->where());
     // Who comes next in this place has put itself into the word before it is in an epoch.
     if ((value & FUTEX_OWNER_DIED) != 0 && missed && word.load() == value) {
-      watched->died_ns.store(monotonic_ns());
+      watched->died_ns.store(host::monotonic_ns());
       host::ring_event_fd(deaths_.get());
       break;
     }
@@ -286,7 +281,7 @@ life::LostRank LifeWatch::verdict(MemberId member, pid_t pid, const std::string&
   lost.member = member;
   lost.rank = watched != nullptr ? watched->rank : static_cast<Rank>(member);
   lost.pid = pid;
-  lost.noticed_ns = monotonic_ns();
+  lost.noticed_ns = host::monotonic_ns();
   lost.cause_is_final = is_final ? 1 : 0;
   lost.host.set(host_);
   lost.cause.set(watched != nullptr && is_final && !watched->kill_reason.empty()
@@ -310,7 +305,7 @@ std::chrono::nanoseconds LifeWatch::waited(MemberId member) const {
     const int64_t since = watched->page->blocked_since.load(std::memory_order_acquire);
     const int64_t after = watched->page->blocked_ns.load(std::memory_order_acquire);
     if (before != after && tries < 3) continue;
-    return std::chrono::nanoseconds(after + (since == 0 ? 0 : monotonic_ns() - since));
+    return std::chrono::nanoseconds(after + (since == 0 ? 0 : host::monotonic_ns() - since));
   }
 }
 

@@ -1,9 +1,9 @@
 #include "launcher/controller/hosts_observer.h"
 
 #include <algorithm>
-#include <ctime>
 #include <tuple>
 
+#include "collectives/host/monotonic.h"
 #include "launcher/hosts/report_wire.h"
 #include "launcher/job/exit_report.h"
 #include "launcher/observe/metrics_pages.h"
@@ -21,12 +21,6 @@ constexpr std::chrono::seconds kWholeLimit{20};
 constexpr std::chrono::seconds kDrainLimit{5};
 constexpr std::chrono::milliseconds kOpenPause{200};
 constexpr std::chrono::seconds kWriteLimit{5};  // for the folder, once all have answered
-
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -146,7 +140,7 @@ void HostsObserver::take(int host, control::Observed message) {
 }
 
 void HostsObserver::take_view(int host, control::Observed* message) {
-  const int64_t now = now_ns();
+  const int64_t now = host::monotonic_ns();
   const int64_t ahead = now - message->now_ns();
   // A late message makes it look larger than it is.
   const auto [known, is_new] = shift_ns_.emplace(host, ahead);
@@ -375,7 +369,8 @@ JobVitals HostsObserver::vitals_of(Round* round) const {
 }
 
 JobStatus HostsObserver::status_of(std::vector<RankRecord> records) const {
-  JobStatus status{setup_.job_id, setup_.command, now_ns(), std::move(records), link_.hosts(), {}};
+  JobStatus status{setup_.job_id,      setup_.command, host::monotonic_ns(),
+                   std::move(records), link_.hosts(),  {}};
   // Numbers of hosts that were gone before a controller took over.
   std::erase_if(status.hosts, [](const HostStatus& host) { return host.name.empty(); });
   for (const auto& [rank, member] : holders_) {
@@ -417,7 +412,7 @@ void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
   if (round.told) {
     std::string story = "there is no rank " + std::to_string(*round.told) + "\n";
     for (const RankRecord& record : records) {
-      if (record.rank == *round.told) story = rank_story(record, now_ns());
+      if (record.rank == *round.told) story = rank_story(record, host::monotonic_ns());
     }
     for (const int client : clients) door_->answer(client, story);
   } else if (!clients.empty()) {
@@ -425,7 +420,7 @@ void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
     const std::string answer = status_json(status) + kStatusCut + status_text(status);
     for (const int client : clients) door_->answer(client, answer);
   } else if (round.purpose == Purpose::kLook) {
-    const StallWatch::Due due = stalls_.look(records, now_ns());
+    const StallWatch::Due due = stalls_.look(records, host::monotonic_ns());
     if (due.any) explain_wanted_ = due;
   } else {
     explain(round, records, lines);
@@ -434,7 +429,7 @@ void HostsObserver::end_round(TimePoint, std::vector<std::string>* lines) {
 
 void HostsObserver::explain(const Round& round, const std::vector<RankRecord>& records,
                             std::vector<std::string>* lines) {
-  const int64_t now = now_ns();
+  const int64_t now = host::monotonic_ns();
   auto said = explain_waits(records, now, setup_.stall_seconds, Stacks::kAll);
   if (said.empty()) return;
   said = story_.tell(std::move(said), round.due.anew);

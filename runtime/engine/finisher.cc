@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/engine/batch.h"
 #include "runtime/engine/process_set.h"
 
@@ -30,7 +31,7 @@ std::string Finisher::who_left(const Status& status) const {
 }
 
 void Finisher::finish(Request* request, const Status& status) {
-  if (request->flight != 0) flight_->ended(request->flight, flight::now_ns(), status.ok());
+  if (request->flight != 0) flight_->ended(request->flight, host::monotonic_ns(), status.ok());
   queue_->release(request);
   if (status.ok()) {
     request->end({});

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "collectives/base/log.h"
+#include "collectives/host/monotonic.h"
 #include "runtime/engine/group_engine.h"
 #include "runtime/engine/neutral.h"
 
@@ -37,7 +38,7 @@ void GroupEngine::perform(action::Send& send) {
 
 void GroupEngine::perform(action::Launch& launch) {
   std::vector<Request*> members;
-  const int64_t now = flight::now_ns();
+  const int64_t now = host::monotonic_ns();
   for (const action::Member& member : launch.members) {
     if (member.neutral != nullptr) {
       members.push_back(make_neutral(*member.neutral, set_).get());

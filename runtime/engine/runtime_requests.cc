@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "collectives/base/utf8.h"
+#include "collectives/host/monotonic.h"
 #include "proto/limits.h"
 #include "runtime/engine/group_messages.h"
 #include "runtime/engine/runtime.h"
@@ -377,7 +378,7 @@ Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> request
   auto claimed = queue_->claim_numbered(requests);
   if (claimed.ok()) return claimed;
   for (const RequestPtr& request : requests)
-    flight_->ended(request->flight, flight::now_ns(), false);
+    flight_->ended(request->flight, host::monotonic_ns(), false);
   return claimed;
 }
 

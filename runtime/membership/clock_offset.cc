@@ -9,14 +9,13 @@
 #include <cstring>
 #include <sstream>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/membership/first_verdict.h"
 
 namespace rueda::membership {
 namespace {
 
 constexpr int kQuestions = 8;
-
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // One number; hosts are of one byte order (it is compared at init).
 template <bool send>
@@ -45,11 +44,11 @@ Status move_number(int socket, int64_t* number, const Patience& patience) {
 Result<ClockOffset> ask_for_time(int socket, const Patience& patience) {
   ClockOffset best;
   for (int question = 0; question < kQuestions; ++question) {
-    int64_t asked = now_ns();
+    int64_t asked = host::monotonic_ns();
     int64_t there = 0;
     RUEDA_RETURN_IF_ERROR(move_number<true>(socket, &asked, patience));
     RUEDA_RETURN_IF_ERROR(move_number<false>(socket, &there, patience));
-    const int64_t answered = now_ns();
+    const int64_t answered = host::monotonic_ns();
     const int64_t error = (answered - asked) / 2;
     if (question == 0 || error < best.error) best = {there - (asked + error), error};
   }
@@ -60,7 +59,7 @@ Status tell_time(int socket, const Patience& patience) {
   for (int question = 0; question < kQuestions; ++question) {
     int64_t number = 0;
     RUEDA_RETURN_IF_ERROR(move_number<false>(socket, &number, patience));
-    number = now_ns();
+    number = host::monotonic_ns();
     RUEDA_RETURN_IF_ERROR(move_number<true>(socket, &number, patience));
   }
   return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/observe/flight/flight_recorder.h"
 
 int main() {
@@ -17,22 +18,23 @@ int main() {
   double negotiated = 1e9, planned = 1e9;
   const uint64_t first = recorder->plan({&request}, 0, 1);
   for (int round = 0; round < kRounds; ++round) {
-    int64_t begun = now_ns();
+    int64_t begun = host::monotonic_ns();
     for (int i = 0; i < kOperations; ++i) {
       const auto record = recorder->submitted(request, 0, 1, Path::kNegotiated);
       recorder->cached(record);
-      const int64_t now = now_ns();  // one for a batch
+      const int64_t now = host::monotonic_ns();  // one for a batch
       recorder->agreed(record, now);
       recorder->started(record, static_cast<uint64_t>(i), now);
       recorder->ended(record, now, true);
     }
-    negotiated = std::min(negotiated, static_cast<double>(now_ns() - begun) / kOperations);
-    begun = now_ns();
+    negotiated =
+        std::min(negotiated, static_cast<double>(host::monotonic_ns() - begun) / kOperations);
+    begun = host::monotonic_ns();
     for (int i = 0; i < kOperations; ++i) {
       const uint64_t entry = recorder->entered(first, 1, static_cast<uint64_t>(i), begun);
       recorder->finished(entry, 1);
     }
-    planned = std::min(planned, static_cast<double>(now_ns() - begun) / kOperations);
+    planned = std::min(planned, static_cast<double>(host::monotonic_ns() - begun) / kOperations);
   }
   std::printf("negotiated %.1f ns, planned %.1f ns per operation (targets: 150, 15)\n", negotiated,
               planned);

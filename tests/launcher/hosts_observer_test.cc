@@ -1,5 +1,6 @@
 // The controller's questions to its hosts: whose answers count, what is said of hosts without one.
 #include "launcher/controller/hosts_observer.h"
+#include "collectives/host/monotonic.h"
 #include "launcher/job/job_id.h"
 
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,12 +28,6 @@ namespace flight = rueda::flight;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 // Two hosts with two ranks each; what the observer sends is kept.
 struct Hosts {
@@ -91,7 +85,7 @@ control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
   message.set_rank(rank);
   message.set_member(static_cast<uint64_t>(rank));
   message.set_last(last);
-  message.set_now_ns(now_ns() - kBehind);
+  message.set_now_ns(rueda::host::monotonic_ns() - kBehind);
   flight::Header header{};
   header.magic = flight::kMagic;
   header.version = flight::kVersion;
@@ -107,7 +101,8 @@ control::Observed view(uint64_t round, int rank, bool last, double waits_for) {
   if (waits_for > 0) {
     flight::Record record{};
     record.stamp = 1;
-    record.submitted_ns = now_ns() - kBehind - static_cast<int64_t>(waits_for * 1e9);
+    record.submitted_ns =
+        rueda::host::monotonic_ns() - kBehind - static_cast<int64_t>(waits_for * 1e9);
     record.state = static_cast<uint8_t>(flight::State::kSubmitted);
     std::strcpy(record.name, "allreduce.x");
     piece = message.add_pieces();

@@ -14,14 +14,15 @@
 #include <ctime>
 
 #include "collectives/host/fence.h"
+#include "collectives/host/monotonic.h"
 #include "runtime/observe/flight/flight_reader.h"
 
 namespace rueda::flight {
 namespace {
 
-int64_t read_clock(clockid_t clock) {
+int64_t realtime_ns() {
   timespec now{};
-  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_REALTIME, &now);
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
@@ -73,8 +74,6 @@ std::string short_name(std::string_view name) {
   return std::string(name.substr(0, head)) + "..." + std::string(name.substr(tail)) + mark;
 }
 
-int64_t now_ns() { return read_clock(CLOCK_MONOTONIC); }
-
 std::unique_ptr<FlightRecorder> FlightRecorder::open(int fd, const Identity& identity) {
   bool shared = true;
   void* at = map(fd);
@@ -117,8 +116,8 @@ void FlightRecorder::begin(const Identity& identity) {
   begun.pid = getpid();
   begun.stack_fd = -1;
   begun.epoch = identity.epoch;
-  begun.monotonic_ns = now_ns();
-  begun.realtime_ns = read_clock(CLOCK_REALTIME);
+  begun.monotonic_ns = host::monotonic_ns();
+  begun.realtime_ns = realtime_ns();
   copy_text(begun.host, sizeof(begun.host), identity.host);
   copy_text(begun.job, sizeof(begun.job), identity.job);
   uint64_t words[sizeof(Header) / kWord];
@@ -196,7 +195,7 @@ FlightRecorder::RecordNumber FlightRecorder::submitted(const wire::Request& requ
                                                        Path path) {
   Record record = {};
   fill(&record, request);
-  record.submitted_ns = now_ns();
+  record.submitted_ns = host::monotonic_ns();
   record.process_set = process_set;
   record.site = site;
   record.epoch = static_cast<uint32_t>(header().epoch);
@@ -277,7 +276,7 @@ void FlightRecorder::members(uint32_t process_set, const std::vector<Rank>& rank
     if (!request.name.empty()) request.name += ',';
     request.name += std::to_string(rank);
   }
-  ended(submitted(request, process_set, 0, Path::kDirect), now_ns(), true);
+  ended(submitted(request, process_set, 0, Path::kDirect), host::monotonic_ns(), true);
 }
 
 uint64_t FlightRecorder::plan(const std::vector<const wire::Request*>& requests,

@@ -34,7 +34,6 @@ struct Identity {
   std::string transport;  // "shm"; for the stats
 };
 
-int64_t now_ns();
 // What is recorded of a name that is longer than kNameBytes: its beginning, its end and a hash of
 // the whole, so that names which differ stay different.
 std::string short_name(std::string_view name);
@@ -74,7 +73,7 @@ class FlightRecorder {
   uint64_t plan(const std::vector<const wire::Request*>& requests, uint32_t process_set,
                 uint32_t generation);
   // Its members are templates [first, first + count). Gives the entry's number.
-  // batch: from 0. since: as now_ns(), may be a few milliseconds old.
+  // batch: from 0. since: as monotonic_ns(), may be a few milliseconds old.
   uint64_t entered(uint64_t first, size_t count, uint64_t batch, int64_t since) {
     const uint64_t number = entries_++;
     PlanEntry& entry = plan_entries()[number % kPlanEntries];
