@@ -181,7 +181,7 @@ OF_ENGINES = {
     "horovod.spark.conf": "SparkSession.builder.config",
     "horovod.ray.strategy": "num_hosts and num_workers_per_host",
     "horovod.ray.driver_service": "start jobs with ruedarun",
-    "horovod.ray.ray_logger": "ray.train.report",
+    "horovod.ray.ray_logger.log": True,
 }
 for needed in ("pyspark", "ray"):
     if importlib.util.find_spec(needed):

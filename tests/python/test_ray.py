@@ -109,11 +109,41 @@ def test_two_executors_at_once_and_ranks_that_meet_at_a_port(start):
     assert all(told == true for told, true in two.run(told_and_true_place))
 
 
+def logs(scale):
+    import rueda as hvd
+    from rueda.ray import ray_logger
+
+    hvd.init()
+    ray_logger.log({"chief": scale})
+    ray_logger.log({"rank": hvd.rank()}, chief_only=False)
+    return hvd.rank()
+
+
+def test_callbacks_hear_what_ranks_log(start):
+    executor = start(num_hosts=2)
+    heard, again = [], []
+    assert executor.run(logs, [3], callbacks=[heard.append, lambda info: again.append(info)]) == [0, 1]
+    assert heard == again and sorted(map(str, heard)) == ["{'chief': 3}", "{'rank': 0}", "{'rank': 1}"]
+
+    def wrong(info):
+        raise KeyError(info["rank"])
+
+    with pytest.raises(KeyError, match="chief|rank"):
+        executor.run(logs, [3], callbacks=[wrong, heard.append])
+    assert len(heard) == 6, "the others are called all the same"
+    assert executor.run(logs, [3]) == [0, 1] and len(heard) == 6  # nobody listens
+    assert ray.get(executor.run_remote(logs, [3], callbacks=[heard.append])) == [0, 1]
+    eventually(lambda: len(heard) == 9)
+    with pytest.raises(TypeError, match="callbacks are functions of a dictionary; 7 is none"):
+        executor.run(logs, [3], callbacks=[7])
+
+
 def test_an_object_on_each_rank(start):
     class Model:
         def __init__(self, weight, name="w"):
             self.weight, self.name = weight, name
 
+    nothing_is_left()  # of other tests: one node has room for both
     executor = RayExecutor(SETTINGS, num_workers=2, use_gpu=True)
     executor.start(Model, [3], {"name": "v"})
     try:

@@ -36,6 +36,25 @@ def test_ranks_come_with_a_node_and_go_with_it(tmp_path):
         assert sizes[0] == 2 and 4 in sizes and sizes[-1] == 2
 
 
+def test_callbacks_hear_what_ranks_log():
+    def logs():
+        import rueda as hvd
+        from rueda.ray import ray_logger
+
+        hvd.init()
+        for step in range(3):
+            ray_logger.log({"step": step})
+        ray_logger.log({"rank": hvd.rank()}, chief_only=False)
+        hvd.shutdown()
+
+    with cluster(nodes=2, cpus=1):
+        heard = []
+        ElasticRayExecutor(settings(min_num_proc=2, max_num_proc=2)).run(logs, callbacks=[heard.append])
+        assert [info["step"] for info in heard if "step" in info] == [0, 1, 2]
+        assert sorted(info["rank"] for info in heard if "rank" in info) == [0, 1]
+        eventually(lambda: ray.available_resources().get("CPU") == 2)
+
+
 def test_a_failing_function_names_its_rank(tmp_path):
     with cluster(nodes=1, cpus=2):
 

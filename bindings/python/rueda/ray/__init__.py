@@ -6,7 +6,7 @@
 >>> executor.shutdown()
 
 `runner` is the executor, `worker` what runs in an actor, `_placement` where actors are, `_sending` and `_collecting`
-how a function gets to all of them and ends there, `_checks` what is refused. `elastic` has jobs whose ranks come and go, with
+how a function gets to all of them and ends there, `_checks` what is refused, `ray_logger` and `_callbacks` what ranks tell while they run. `elastic` has jobs whose ranks come and go, with
 ruedarun's agents in `_agents`, `train` is Ray Train's side.
 """
 
@@ -24,6 +24,7 @@ if tuple(int(part) for part in _ray.__version__.split(".")[:2]) < (2, 40):
     )
 
 from rueda.common.exceptions import RankFailed
+from rueda.ray import ray_logger
 from rueda.ray.elastic import ElasticRayExecutor, RayHostDiscovery
 from rueda.ray.runner import RayExecutor
 from rueda.ray.settings import Settings
@@ -36,4 +37,5 @@ __all__ = [
     "RayExecutor",
     "RayHostDiscovery",
     "Settings",
+    "ray_logger",
 ]

@@ -22,6 +22,7 @@ import ray
 import rueda_launcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rueda.compat import run_task, until_parent_ends
+from rueda.ray._callbacks import Forwarder
 
 END_SECONDS = 15  # for agents, after the job has ended
 
@@ -29,7 +30,7 @@ END_SECONDS = 15  # for agents, after the job has ended
 class _AgentHost:
     """Runs an agent; ends it when the actor ends."""
 
-    def run(self, arguments, ticket, folder, files):
+    def run(self, arguments, ticket, folder, files, queue):
         """(exit code, output, {name: bytes of what the ranks have left in the folder})"""
         is_own = not os.path.isdir(folder)  # nodes of a test's cluster share a file system
         if is_own:
@@ -46,7 +47,8 @@ class _AgentHost:
             stderr=subprocess.STDOUT,
         )
         try:
-            output, _ = process.communicate(ticket)
+            with Forwarder(folder, queue):
+                output, _ = process.communicate(ticket)
             left = {}
             for name in set(os.listdir(folder)) - set(files) if is_own else ():
                 if name.endswith((".pickle", ".txt")):
@@ -69,10 +71,12 @@ class Agents:
         What ranks find in a folder of this name on their node: {name: bytes}.
     find : callable
         ``(Ray's id of the node, resources)`` of a host by its name; KeyError: there is none.
+    queue : ray.util.queue.Queue or None
+        Where what ranks log goes.
     """
 
-    def __init__(self, folder, files, find):
-        self._folder, self._files, self._find = folder, files, find
+    def __init__(self, folder, files, find, queue=None):
+        self._folder, self._files, self._find, self._queue = folder, files, find, queue
         self._lock = threading.Lock()
         self._actors = {}  # name of a host: its actor, while the agent runs
         self._threads = []
@@ -143,7 +147,7 @@ class Agents:
             ticket = base64.b64decode(request["input"])
             arguments = request["command"][1:]  # its program is where this package is on that node
             code, output, left = ray.get(
-                actor.run.remote(arguments, ticket, self._folder, self._files)
+                actor.run.remote(arguments, ticket, self._folder, self._files, self._queue)
             )
         finally:
             with self._lock:

@@ -21,6 +21,7 @@ from rueda.compat import run as _run
 from rueda.compat import run_task
 from rueda.ray import _checks, _sending, _shell
 from rueda.ray._agents import Agents
+from rueda.ray._callbacks import Callbacks, logging_to
 
 _LOOK_SECONDS = 1.0  # between looks at Ray's nodes
 
@@ -232,6 +233,9 @@ class ElasticRayExecutor:
     def run(self, worker_fn, callbacks=None):
         """``worker_fn()`` on every rank; what the first ``min_num_proc`` ranks of the job's end returned.
 
+        ``callbacks``: functions of this process, each called with every dictionary that a rank gives to
+        `ray_logger.log`, from one thread. The first exception of one is raised when the job has ended well.
+
         Raises
         ------
         RankFailed
@@ -241,15 +245,15 @@ class ElasticRayExecutor:
         ValueError
             The function cannot be pickled; nothing was started.
         """
-        if callbacks:
-            raise ValueError("callbacks are not called here: return what they would be told")
         self.start()
-        try:
-            function = cloudpickle.dumps((worker_fn, (), {}))
-        except Exception as error:
-            raise _sending.cannot(worker_fn, error) from error
-        slots = self._wait_for_slots()
-        with tempfile.TemporaryDirectory(prefix="rueda-ray-") as folder:
+        with Callbacks(callbacks) as told, tempfile.TemporaryDirectory(prefix="rueda-ray-") as folder:
+            logs = told.queue is not None
+            work = (logging_to, (folder, worker_fn), {}) if logs else (worker_fn, (), {})
+            try:
+                function = cloudpickle.dumps(work)
+            except Exception as error:
+                raise _sending.cannot(worker_fn, error) from error
+            slots = self._wait_for_slots()
             path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
             files = {
                 "path.json": json.dumps([sys.prefix, path]).encode(),
@@ -258,7 +262,7 @@ class ElasticRayExecutor:
             for name, data in files.items():
                 run_task.leave(os.path.join(folder, name), data)
             nodes = _Nodes(os.path.join(folder, "hosts"), self._discovery)
-            agents = Agents(folder, files, functools.partial(self._find, nodes))
+            agents = Agents(folder, files, functools.partial(self._find, nodes), told.queue)
             try:
                 command = [sys.executable, os.path.abspath(run_task.__file__), folder]
                 options = self._options(agents.path, nodes.path, slots)

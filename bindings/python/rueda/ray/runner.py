@@ -10,6 +10,7 @@ from rueda import _meeting, _outcomes
 from rueda.compat import horovod
 from rueda.ray import _checks
 from rueda.ray import settings as _settings
+from rueda.ray._callbacks import Callbacks
 from rueda.ray._collecting import collect
 from rueda.ray._placement import Placement
 from rueda.ray._sending import send
@@ -77,6 +78,7 @@ class RayExecutor:
         ).checked()
         self._resources = _checks.resources(name, use_gpu, cpus_per_worker, gpus_per_worker, "worker")
         self._elastic = self._placement = None
+        self._ranks_log = False  # to a queue of callbacks
         self._workers = []  # by rank
         self._facts = []  # by rank
         if min_workers is not None or max_workers is not None:
@@ -209,6 +211,9 @@ class RayExecutor:
     def run(self, fn, args=None, kwargs=None, callbacks=None):
         """``fn(*args, **kwargs)`` on all ranks; what they returned, in the order of ranks.
 
+        ``callbacks``: functions of this process, each called with every dictionary that a rank gives to
+        `ray_logger.log`, from one thread. The first exception of one is raised when the ranks have ended well.
+
         After a failure ranks whose function has ended are kept, for the next call. If a rank died, or some have
         not ended 5 s later, all are shut down. Ctrl-C shuts down, too.
 
@@ -219,25 +224,28 @@ class RayExecutor:
         ValueError
             The function or its arguments cannot be pickled; no rank has begun, and all are kept.
         """
-        _refuse(callbacks)
         if self._elastic is not None:
-            return self._elastic.run(functools.partial(fn, *(args or ()), **(kwargs or {})))
-        return self._call("call", fn, args, kwargs)
+            whole = functools.partial(fn, *(args or ()), **(kwargs or {}))
+            return self._elastic.run(whole, callbacks)
+        return self._call("call", fn, args, kwargs, callbacks=callbacks)
 
     def execute(self, fn, callbacks=None):
         """``fn(executable)`` on all ranks, with the objects that `start` made; otherwise as `run`."""
-        _refuse(callbacks)
-        return self._call("call_executable", fn)
+        return self._call("call_executable", fn, callbacks=callbacks)
 
     def run_remote(self, fn, args=None, kwargs=None, callbacks=None):
         """Begins ``fn(*args, **kwargs)`` on all ranks and returns Ray's references, in the order of ranks.
 
-        What `ray.get` raises is Ray's: the exception of a rank, or that its actor died.
+        What `ray.get` raises is Ray's: the exception of a rank, or that its actor died. ``callbacks`` as in `run`,
+        but for their exceptions, which are lost.
         """
-        _refuse(callbacks)
         self._require_workers()
         work = send(fn, args, kwargs)
-        return [worker.run.remote(work) for worker in self._workers]
+        told = Callbacks(callbacks).__enter__()
+        self._log_to(told.queue)
+        references = [worker.run.remote(work) for worker in self._workers]
+        told.close_after(references)
+        return references
 
     def execute_single(self, fn):
         """``fn(executable)`` on rank 0 alone; what it returned. Otherwise as `run`."""
@@ -260,14 +268,24 @@ class RayExecutor:
         if not self._workers:
             raise ValueError("the executor is not started: call start() first")
 
-    def _call(self, method, fn, args=(), kwargs=None, ranks=None):
+    def _log_to(self, queue):
+        if queue is not None or self._ranks_log:
+            ray.get([worker.set_queue.remote(queue) for worker in self._workers])
+        self._ranks_log = queue is not None
+
+    def _call(self, method, fn, args=(), kwargs=None, ranks=None, callbacks=None):
+        with Callbacks(callbacks) as told:
+            return self._call_and_wait(method, (fn, args, kwargs), ranks, told.queue)
+
+    def _call_and_wait(self, method, function, ranks, queue):
         """What this method of the first so many workers returned. Nothing is left of what is interrupted."""
         self._require_workers()
         nodes = [f"{facts['host']} {facts['node']}" for facts in self._facts]
         pids = [facts["pid"] for facts in self._facts]
         has_begun = False
         try:
-            work = send(fn, args, kwargs)
+            work = send(*function)
+            self._log_to(queue)
             has_begun = True
             begun = [getattr(worker, method).remote(work) for worker in self._workers[:ranks]]
             outcomes, order = collect(begun)
@@ -301,8 +319,3 @@ def _elastic_executor(settings, workers, needs, limits, override_discovery):
     )
     use_gpu, cpus, gpus = needs
     return ElasticRayExecutor(elastic, use_gpu, cpus, gpus, override_discovery=override_discovery)
-
-
-def _refuse(callbacks):
-    if callbacks:
-        raise ValueError("callbacks are not called here: return what they would be told")

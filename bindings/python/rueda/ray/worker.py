@@ -7,6 +7,7 @@ import ray
 from ray import cloudpickle
 from rueda import _init_options, _meeting, _outcomes
 from rueda.compat import horovod
+from rueda.ray import ray_logger
 
 
 class BaseWorker:
@@ -48,6 +49,10 @@ class BaseWorker:
         begin(place, env_vars)
         if with_horovod:
             horovod.ask()
+
+    def set_queue(self, queue):
+        """Where `ray_logger.log` of this rank puts what it is given; None: nowhere."""
+        ray_logger.configure(queue)
 
     def start_executable(self, executable_cls=None, executable_args=None, executable_kwargs=None):
         """Makes the object that `execute` hands to functions."""

@@ -36,7 +36,6 @@ PARTS = {
     "horovod.ray.strategy": "where workers are is said by num_workers, or num_hosts and num_workers_per_host",
     "horovod.ray.adapter": "use horovod.ray.RayExecutor",
     "horovod.ray.driver_service": _NO_SERVICES,
-    "horovod.ray.ray_logger": "return values from the function that is run, or report them with ray.train.report",
     "horovod.ray.utils": "use ray.util",
     "horovod.data": "rueda.data reads and shares out data for every framework (docs/data.md); torch.utils.data works as before",
     "horovod.run": "Horovod 0.20 made it horovod.runner, and horovod.run a function; import from there",
