@@ -126,9 +126,9 @@ def test_callbacks_hear_what_ranks_log(start):
     assert heard == again and sorted(map(str, heard)) == ["{'chief': 3}", "{'rank': 0}", "{'rank': 1}"]
 
     def wrong(info):
-        raise KeyError(info["rank"])
+        raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="chief|rank"):
+    with pytest.raises(KeyError, match="mine"):
         executor.run(logs, [3], callbacks=[wrong, heard.append])
     assert len(heard) == 6, "the others are called all the same"
     assert executor.run(logs, [3]) == [0, 1] and len(heard) == 6  # nobody listens

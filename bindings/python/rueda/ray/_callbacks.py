@@ -64,7 +64,7 @@ class Callbacks:
         while True:
             try:
                 info = self.queue.get()
-            except Exception as error:  # Ray has ended
+            except BaseException as error:  # Ray ends, which it says by SystemExit, too
                 self._error = self._error or error
                 return
             if info is None:
