@@ -22,7 +22,7 @@ void take_time(void*) {
 }  // namespace
 
 // Rank `slow` stays in the callback of an operation that has ended until it gets SIGUSR1. With it
-// the others go on in a set of their own, and then the victim dies, or stops (how=stop).
+// the others go on in a set of their own; the victim dies, or stops (how=stop), with the next.
 int slow_callback() {
   sigemptyset(&summons);
   sigaddset(&summons, SIGUSR1);
@@ -52,6 +52,7 @@ int slow_callback() {
     again.process_set = set;
     must("allreduce in a set", again);
     say("rank %d went on", my_rank);
+    if (is_victim()) await_summons();
     if (is_victim() && options["how"] == "stop") {
       say("rank %d dies at %.6f", my_rank, now());
       raise(SIGSTOP);

@@ -37,6 +37,7 @@ void check_slow_callback(int slow, const std::string& how, const std::string& tr
   summon(job, other);
   summon(job, 2);
   REQUIRE(job.wait_for_output(" went on", 2));
+  summon(job, 2);
   REQUIRE(job.wait_for_output(told));
   INFO(job.out() << job.err());
   CHECK(job.out().find("comes out of its callback") == std::string::npos);

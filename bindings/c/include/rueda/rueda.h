@@ -344,10 +344,11 @@ RUEDA_API int32_t rueda_request_wait_any(rueda_request** requests, size_t count,
                                          double timeout_seconds, int64_t* index,
                                          rueda_error* error);
 /* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
- * it; where ranks do not share memory, from a thread that has only callbacks to run, so that a slow
- * one keeps no sign of life from other hosts. Others may wait for either: be short, do not wait for anything that has not ended
- * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting others is allowed, reading this one too,
- * and its release unless a thread waits for it or runs it. May be asked for several times. */
+ * it; where ranks do not all share memory, from one that runs only callbacks, so that a slow one
+ * holds up no sign of life that other hosts wait for. Others may wait for either: be short, do not
+ * wait for anything that has not ended (RUEDA_FAILED_PRECONDITION), do not shut down. Starting
+ * others is allowed, reading this one too, and its release unless a thread waits for it or runs it.
+ * May be asked for several times. */
 RUEDA_API int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void* user),
                                        void* user, rueda_error* error);
 /* A descriptor for poll and epoll that is readable whenever rueda_request_test is 1. The request's
