@@ -128,6 +128,7 @@ rueda::Result<std::optional<rueda::membership::GivenPlace>> given_place(
                                      {static_cast<const char*>(said.key), said.key_bytes}));
     given.has_key = true;
   }
+  given.whole = said.job != nullptr && said.rendezvous != nullptr && given.has_key;
   return std::optional(std::move(given));
 }
 

@@ -12,13 +12,13 @@ namespace {
 
 thread_local int callbacks_under_way = 0;
 
-void run(const std::function<void()>& callback) {
+}  // namespace
+
+void Completion::call_back(const std::function<void()>& callback) {
   ++callbacks_under_way;
   callback();
   --callbacks_under_way;
 }
-
-}  // namespace
 
 bool Completion::in_callback() { return callbacks_under_way > 0; }
 
@@ -84,7 +84,7 @@ void Completion::on_end(std::function<void()> callback) {
       return;
     }
   }
-  run(callback);
+  call_back(callback);
 }
 
 Result<int> Completion::event_fd() {
@@ -112,6 +112,7 @@ void Completion::remove(EndWatch* watch) {
 // The end of that start, to those who asked. The next may have begun meanwhile.
 void Completion::tell(uint64_t start) {
   std::vector<Callback> due;
+  const std::shared_ptr<Helper> helper = helper_;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (event_fd_ && starts_ == start) host::ring_event_fd(event_fd_.get());
@@ -122,7 +123,9 @@ void Completion::tell(uint64_t start) {
     due.assign(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
     callbacks_.erase(callbacks_.begin(), later);
   }
-  for (const Callback& callback : due) run(callback.call);
+  for (Callback& callback : due) {
+    if (!helper || !helper->take_callback(&callback.call)) call_back(callback.call);
+  }
 }
 
 void Completion::restart() {

@@ -37,6 +37,9 @@ class Helper {
   // The calling thread is blocked on it: it may do the coordinator's work itself for a while.
   // Returns when it has ended, the deadline has passed, or sleeping is better.
   virtual void help(Completion* awaited, const Deadline& deadline) = 0;
+  // Where the thread that ends operations must not be held up: takes a callback that is due, and
+  // runs it elsewhere. False: the caller runs it.
+  virtual bool take_callback(std::function<void()>* /*callback*/) { return false; }
   // Threads that sleep until an operation ends say so here; those that wait, asleep or helping,
   // there.
   BlockedClock blocked, waiting;
@@ -74,11 +77,14 @@ class Completion {
                                                 const std::function<bool(size_t)>& take);
 
   // Called once, when what is under way ends; at once where nothing is. By the thread that ends it,
-  // which others may wait for: short, never waiting.
+  // or by one for callbacks (Helper::take_callback); others may wait for either: short, never
+  // waiting.
   void on_end(std::function<void()> callback);
   // Readable (an eventfd) while nothing is under way; each restart takes that back. The
   // completion's own: not to be read or closed. An error: no descriptor is left.
   Result<int> event_fd();
+  // Runs one, in this thread.
+  static void call_back(const std::function<void()>& callback);
   // The calling thread is inside a callback of on_end.
   static bool in_callback();
   // kFailedPrecondition there.

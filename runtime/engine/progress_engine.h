@@ -24,6 +24,7 @@
 #include "collectives/base/status.h"
 #include "collectives/host/progress_lock.h"
 #include "collectives/host/wait_policy.h"
+#include "runtime/engine/callback_thread.h"
 #include "runtime/engine/request_queue.h"
 
 namespace rueda::life {
@@ -55,6 +56,12 @@ class ProgressEngine final : public Helper {
   void run(Request* request, const Deadline& deadline);
   void help(Completion* awaited, const Deadline& deadline) override;
   void wake() override { queue_->wake(); }
+  // Where no waiter may drive, the background thread alone gives signs of life.
+  bool take_callback(std::function<void()>* callback) override {
+    return !helps_ && callbacks_.take(callback);
+  }
+  // Returns when all callbacks have run that are due. After loop(); not from a callback.
+  void finish_callbacks() { callbacks_.finish(); }
   // A request gives its name up.
   void forget(Request* request) { queue_->forget(request); }
 
@@ -93,6 +100,7 @@ class ProgressEngine final : public Helper {
   Time wakes_at_ = Time::max();  // when the sleeping background thread wakes by itself
   bool disarmed_ = false;        // by a waiter, while the background thread sleeps
 
+  CallbackThread callbacks_;
   std::atomic<bool> waiter_{false};  // a user's thread waits for the progress lock
   std::atomic<bool> recording_{false};
   std::atomic<int64_t> wakeups_{0};

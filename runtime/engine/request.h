@@ -84,6 +84,7 @@ class Request final : public Completion, public std::enable_shared_from_this<Req
   wire::Request announcement;  // what the ranks must agree on; name is "<kind>.<name>"
   bool persistent = false;
   bool numbered = false;                   // unnamed: may wait for its number to be free
+  std::vector<RequestPtr> behind;          // of its group, while it waits: all start together
   int device = -1;                         // of in and out: -1 the host, else a GPU of this process
   Rank peer = 0;                           // send, recv
   uint32_t tag = 0;                        // the same

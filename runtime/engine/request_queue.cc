@@ -49,13 +49,17 @@ Result<std::vector<Request*>> RequestQueue::claim_numbered(std::span<const Reque
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   Status taken = closed_ ? *closed_ : Status();
+  // A group is agreed on as a whole: where its first tensor has to wait, all of it does.
+  if (taken.ok() && requests.front()->announcement.group_size > 0 && must_wait(*requests.front())) {
+    requests.front()->behind.assign(requests.begin() + 1, requests.end());
+    for (const RequestPtr& request : requests) request->restart();
+    wait_for_name(requests.front());
+    return claimed;
+  }
   for (const RequestPtr& request : requests) {
     if (taken.ok() && !is_claimed(request)) {
+      if (must_wait(*request)) continue;
       const NamePtr& name = entry_of(*request);
-      // Another waits already, or the name is in flight: in the order of submission.
-      const auto& waiting = request->set->names.waiting;
-      if (request->numbered && (name->in_flight || waiting.count(request->announcement.name) != 0))
-        continue;
       request->name = name;
       taken = request->claim();
       if (!taken.ok()) request->name.reset();
@@ -69,9 +73,22 @@ Result<std::vector<Request*>> RequestQueue::claim_numbered(std::span<const Reque
   for (const RequestPtr& request : requests) {
     if (is_claimed(request)) continue;
     request->restart();  // under way, for who waits for it
-    request->set->names.waiting[request->announcement.name].push_back(request);
+    wait_for_name(request);
   }
   return claimed;
+}
+
+// Another waits already, or the name is in flight: in the order of submission.
+bool RequestQueue::must_wait(const Request& request) {
+  if (!request.numbered) return false;
+  const NameTable& names = request.set->names;
+  const auto known = names.names.find(request.announcement.name);
+  return names.waiting.count(request.announcement.name) != 0 ||
+         (known != names.names.end() && known->second->in_flight);
+}
+
+void RequestQueue::wait_for_name(const RequestPtr& request) {
+  request->set->names.waiting[request->announcement.name].push_back(request);
 }
 
 void RequestQueue::give_back(std::span<const RequestPtr> requests, const Status& status) {
@@ -128,7 +145,7 @@ void RequestQueue::drop_unused(const Request& request) {
 
 void RequestQueue::release(Request* request) {
   if (request->name == nullptr) return;
-  RequestPtr next;
+  std::vector<RequestPtr> next;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     request->name->in_flight.store(false, std::memory_order_release);
@@ -139,14 +156,21 @@ void RequestQueue::release(Request* request) {
       drop_unused(*request);  // persistent ones keep theirs
       return;
     }
-    next = std::move(waiting->second.front());
+    next = std::exchange(waiting->second.front()->behind, {});
+    next.insert(next.begin(), std::move(waiting->second.front()));
     waiting->second.pop_front();
     if (waiting->second.empty()) all_waiting.erase(waiting);
-    next->name = entry_of(*next);
-    next->name->in_flight.store(true, std::memory_order_release);
+    for (const RequestPtr& each : next) {
+      each->name = entry_of(*each);
+      each->name->in_flight.store(true, std::memory_order_release);
+    }
   }
-  next->keep_itself();
-  push(next.get());
+  std::vector<Request*> starts;
+  for (const RequestPtr& each : next) {
+    each->keep_itself();
+    starts.push_back(each.get());
+  }
+  push(starts);
 }
 
 void RequestQueue::forget(Request* request) {
@@ -158,8 +182,13 @@ void RequestQueue::forget(Request* request) {
 std::vector<RequestPtr> RequestQueue::take_waiting(ProcessSet* set) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<RequestPtr> result;
-  for (auto& [name, list] : set->names.waiting)
-    result.insert(result.end(), list.begin(), list.end());
+  for (auto& [name, list] : set->names.waiting) {
+    for (const RequestPtr& request : list) {
+      result.push_back(request);
+      const std::vector<RequestPtr> behind = std::exchange(request->behind, {});
+      result.insert(result.end(), behind.begin(), behind.end());
+    }
+  }
   set->names.waiting.clear();
   return result;
 }

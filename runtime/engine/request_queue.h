@@ -71,6 +71,8 @@ class RequestQueue {
   // With the lock. The entry of a name, made if need be; those claimed end so; and the entry's end
   // if nobody holds it.
   static NamePtr& entry_of(const Request& request);
+  static bool must_wait(const Request& request);
+  static void wait_for_name(const RequestPtr& request);
   static void give_back(std::span<const RequestPtr> requests, const Status& status);
   static void drop_unused(const Request& request);
 

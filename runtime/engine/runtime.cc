@@ -124,6 +124,7 @@ void Runtime::shutdown(bool goes_on) {
   });
   coordinator_.request_shutdown();
   thread_.join();
+  progress_->finish_callbacks();
   queue_->detach();
   stop_timeline();
   flight_->leave();

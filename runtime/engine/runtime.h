@@ -126,7 +126,7 @@ class Runtime {
           std::unique_ptr<flight::FlightRecorder> flight);
   Status record(const std::string& path, bool mark_cycles);
   // runtime_requests.cc
-  Result<RequestPtr> make_one(Operation operation, bool persistent, bool group);
+  Result<RequestPtr> make_one(Operation operation, bool persistent);
   Result<std::vector<RequestPtr>> make_all(std::vector<Operation> operations, bool persistent,
                                            bool group);
   Result<std::vector<Request*>> claim(std::span<const RequestPtr> requests);

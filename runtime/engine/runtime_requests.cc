@@ -14,7 +14,7 @@ namespace rueda::engine {
 namespace {
 
 constexpr uint32_t kMaxTag = 0x7fffffff;
-constexpr uint64_t kUnnamed = 16;  // unnamed operations of a kind under way at once
+constexpr uint64_t kUnnamed = 16;  // unnamed calls of a kind under way at once
 
 Status check_shape(const Shape& shape) {
   int64_t count = 1;
@@ -81,14 +81,16 @@ bool is_point_to_point(CollectiveKind kind) {
 
 // An operation without a name meets that of every other rank which was made as the same one in
 // turn, of its kind. Those that are started once: since the last join; a few numbers go round, so
-// that a loop of them is cached and planned like named ones. The members of a group are under way
-// together, so each has a number of its own.
-std::string number(const Request& request) {
+// that a loop of them is cached and planned like named ones.
+uint64_t next_number(const Request& request) {
   ProcessSet* const set = request.set.get();
   const auto kind = static_cast<size_t>(request.announcement.kind);
-  if (request.persistent)
-    return "noname.persistent." + std::to_string(set->unnamed_persistent[kind].fetch_add(1));
-  const uint64_t n = set->unnamed[kind].fetch_add(1, std::memory_order_relaxed);
+  auto& counted = request.persistent ? set->unnamed_persistent[kind] : set->unnamed[kind];
+  return counted.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::string name_of_number(const Request& request, uint64_t n) {
+  if (request.persistent) return "noname.persistent." + std::to_string(n);
   return request.numbered ? "noname." + std::to_string(n % kUnnamed)
                           : "noname.grouped." + std::to_string(n);
 }
@@ -101,17 +103,42 @@ std::string title_of(const std::string& announced, const ProcessSet& set) {
   return title;
 }
 
+void give_name(Request* request, const std::string& name) {
+  wire::Request& announced = request->announcement;
+  announced.name = std::string(name_of(announced.kind)) + "." + name;
+  request->set_title(title_of(announced.name, *request->set));
+}
+
+// A group of which nothing has a name counts as one call. Its first tensor is named as one outside
+// a group would be, so that ranks that disagree about the group meet there and are told; the others
+// are named after the group, which comes once.
+void number_group(std::span<const RequestPtr> requests) {
+  Request* const first = requests.front().get();
+  const uint64_t n = next_number(*first);
+  const std::string kind = name_of(first->announcement.kind);
+  const std::string group = "noname.grouped." + std::to_string(n);
+  give_name(first, name_of_number(*first, n));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    wire::Request& announced = requests[i]->announcement;
+    announced.group = kind + "." + group;
+    if (i == 0) continue;
+    const std::string of = announced.kind == first->announcement.kind ? "" : "." + kind;
+    give_name(requests[i].get(), group + of + "[" + std::to_string(i) + "]");
+  }
+}
+
 // Those of a call without a name get a number, and a group its first one's name. Only once nothing
 // can refuse the call any more: what is refused on this rank alone must not count.
 void number_unnamed(std::span<const RequestPtr> requests) {
+  if (requests.empty()) return;
+  const Request& first = *requests.front();
+  if (first.numbered && first.announcement.group_size > 0) return number_group(requests);
   for (const RequestPtr& request : requests) {
     wire::Request& announced = request->announcement;
     if (request->set->ordered) continue;  // by its group
-    if (announced.name.empty()) {
-      announced.name = std::string(name_of(announced.kind)) + "." + number(*request);
-      request->set_title(title_of(announced.name, *request->set));
-    }
-    if (announced.group_size > 0) announced.group = requests.front()->announcement.name;
+    if (announced.name.empty())
+      give_name(request.get(), name_of_number(*request, next_number(*request)));
+    if (announced.group_size > 0) announced.group = first.announcement.name;
   }
 }
 
@@ -266,7 +293,7 @@ Result<cuda::Mark> mark_of(nccl::Machine* machine, const Operation& operation, b
 
 }  // namespace
 
-Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool group) {
+Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent) {
   const bool with_memory = !persistent;
   RUEDA_ASSIGN_OR_RETURN(ProcessSetPtr set, sets_.find_own(operation.process_set));
   const CollectiveKind kind = operation.kind;
@@ -321,7 +348,7 @@ Result<RequestPtr> Runtime::make_one(Operation operation, bool persistent, bool 
   }
   made->announcement = std::move(announced);
   made->persistent = persistent;
-  made->numbered = unnamed && !group && !persistent && !set->ordered;
+  made->numbered = unnamed && !persistent && !set->ordered;
   made->in = operation.input;
   made->out = operation.output;
   made->peer = operation.peer;
@@ -338,7 +365,7 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
                                                   bool persistent, bool group) {
   std::vector<RequestPtr> requests;
   for (Operation& operation : operations) {
-    RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), persistent, group));
+    RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), persistent));
     requests.push_back(std::move(request));
   }
   if (!group || requests.size() < 2) return requests;
@@ -346,10 +373,13 @@ Result<std::vector<RequestPtr>> Runtime::make_all(std::vector<Operation> operati
     return invalid_argument("a group may have at most " + std::to_string(negotiation::kMaxGroup) +
                             " tensors, this one has " + std::to_string(requests.size()));
   }
+  const bool unnamed = std::all_of(requests.begin(), requests.end(),
+                                   [](const RequestPtr& request) { return request->numbered; });
   for (const RequestPtr& request : requests) {
     if (request->set != requests.front()->set)
       return invalid_argument("the tensors of a group must be of one process set");
     request->announcement.group_size = static_cast<uint32_t>(requests.size());
+    request->numbered = unnamed && request == requests.front();
   }
   if (requests.front()->set->ordered) RUEDA_RETURN_IF_ERROR(make_one_call(requests, persistent));
   return requests;
@@ -391,7 +421,7 @@ Result<std::vector<RequestPtr>> Runtime::start(std::vector<Operation> operations
 }
 
 Status Runtime::run(Operation operation, std::chrono::nanoseconds timeout, RequestPtr* started) {
-  RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), false, false));
+  RUEDA_ASSIGN_OR_RETURN(RequestPtr request, make_one(std::move(operation), false));
   RUEDA_RETURN_IF_ERROR(request->check_may_wait());
   RUEDA_ASSIGN_OR_RETURN(const auto claimed, claim({&request, 1}));
   *started = request;

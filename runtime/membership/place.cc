@@ -83,7 +83,7 @@ Result<Place> read_place(const GetEnv& get_env, const std::optional<GivenPlace>&
     RUEDA_ASSIGN_OR_RETURN(values[i], parse(names[i], value));
     ++found;
   }
-  if (given && found < 4) return place_of_program(*given);
+  if (given && (found < 4 || given->whole)) return place_of_program(*given);
   if (found == 0) return place_of_others(get_env);
   // Two variables and a meeting point are enough for whoever starts ranks by hand.
   const bool by_hand = found == 2 && values[2] < 0 && values[3] < 0 && get_env("RUEDA_RENDEZVOUS");
@@ -100,7 +100,8 @@ Result<Place> read_place(const GetEnv& get_env, const std::optional<GivenPlace>&
                                " of " + std::to_string(given->size) +
                                ", but ruedarun says RUEDA_RANK=" + std::to_string(values[0]) +
                                " and RUEDA_SIZE=" + std::to_string(values[1]) +
-                               ": leave rank and size out, or start this process otherwise");
+                               ": leave rank and size out; or, to take part in another job than "
+                               "ruedarun's, give job, rendezvous and key as well");
   }
   Place place;
   if (const char* value = get_env("RUEDA_FLIGHT_FD")) {

@@ -7,7 +7,8 @@
 // RUEDA_RENDEZVOUS set by hand, and the ranks meet without an agent (launchers/meet.h). Without
 // those a process is a job of one rank. A conflict or a gap is an error, never a silent size 1.
 // A program may also say it itself; that wins over everybody but ruedarun, whose word must be the
-// same.
+// same unless the program says the whole of it: it then takes part in another job than ruedarun's,
+// for which it is a process that has not called init.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct GivenPlace {
   std::string job;          // needed from two ranks on
   bool by_address = false;  // the ranks meet at an address that is given too; else on this host
   bool has_key = false;     // what proves that ranks which meet there belong together
+  bool whole = false;       // job, address and key are all the program's own
 };
 
 struct Place {

@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kNamed = 0;
 constexpr size_t kUnnamed = 1;
 
-// "allreduce.noname.7": numbered by the runtime. Few numbers go round; longer ones are used once.
+// "allreduce.noname.7": numbered by the runtime. Few numbers go round; longer ones are used once,
+// as groups without a name are.
 bool is_unnamed(const wire::Request& request) {
   const size_t dot = request.name.find('.');
   return dot != std::string::npos && request.name.compare(dot + 1, 7, "noname.") == 0;
@@ -31,7 +32,9 @@ bool IdTable::cacheable(const wire::Request& request) {
     case CollectiveKind::kAlltoall:
     case CollectiveKind::kBarrier:
       return !is_unnamed(request) ||
-             request.name.size() <= request.name.find('.') + std::string_view(".noname.15").size();
+             (request.group.empty() &&
+              request.name.size() <=
+                  request.name.find('.') + std::string_view(".noname.15").size());
     case CollectiveKind::kJoin:
     case CollectiveKind::kProcessSet:
     case CollectiveKind::kSend:

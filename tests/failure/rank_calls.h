@@ -130,7 +130,10 @@ int domino();
 int halted();
 int held();
 int preempted();
+// callback_scenes.cc
+int slow_callback();
 // set_scenes.cc
+int32_t add_set(const std::vector<int32_t>& ranks);
 int sets();
 int joined();
 

@@ -28,6 +28,7 @@
 //   domino        the victim dies, and `next` as soon as it is told
 //   halted        the victim stops itself (SIGSTOP)
 //   held          the victim waits for SIGUSR1, as its debugger does
+//   slow_callback rank `slow` is in a callback until SIGUSR1; the others go on, and the victim dies
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
 #include <stdlib.h>
@@ -270,6 +271,7 @@ int main(int argc, char** argv) {
                                                    {"late", late},
                                                    {"planned", planned},
                                                    {"sets", sets},
+                                                   {"slow_callback", slow_callback},
                                                    {"joined", joined},
                                                    {"asleep", asleep},
                                                    {"large", large},

@@ -2,7 +2,6 @@
 #include "tests/failure/rank_calls.h"
 
 namespace rueda::testing {
-namespace {
 
 int32_t add_set(const std::vector<int32_t>& ranks) {
   rueda_error error = RUEDA_ERROR_INIT;
@@ -16,6 +15,8 @@ int32_t add_set(const std::vector<int32_t>& ranks) {
   rueda_request_release(work);
   return id;
 }
+
+namespace {
 
 // Sums among a set's members that never end.
 [[noreturn]] void busy_in(int32_t set) {

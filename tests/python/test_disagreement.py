@@ -131,9 +131,33 @@ def test_a_tensor_and_a_group_under_one_name():
         for many in (2, 3):
             with everyone_raises("both", "Mismatched groups", "outside a group", f"of {many}"):
                 several([np.ones(4)] * many, name="both") if last() else one(np.ones(4), name="both")
+            with everyone_raises(None, "Mismatched groups", "outside a group", f"of {many}"):
+                several([np.ones(4)] * many) if last() else one(np.ones(4))
         # A group of one is nothing else than its tensor.
-        met = several([np.ones(4)], name="both")[0] if last() else one(np.ones(4), name="both")
-        same(met, one(np.ones(4), name="both"))
+        for name in ("both", None):
+            met = several([np.ones(4)], name=name)[0] if last() else one(np.ones(4), name=name)
+            same(met, one(np.ones(4), name=name))
+
+
+@ranks(2, 3)
+def test_unnamed_tensors_and_groups_in_one_order():
+    """A group counts as one operation; more are under way than there are numbers that go round."""
+    import torch
+    import rueda.torch as torch_hvd
+
+    for hvd_of, make in ((hvd, np.full), (torch_hvd, lambda n, x: torch.full((n,), x))):
+        handles = []
+        for i in range(50):
+            value = float(i * (hvd.rank() + 1))
+            if i % 3 == 0:
+                handles.append(hvd_of.allreduce_async(make(4, value), op=hvd.Sum))
+            else:
+                handles.append(hvd_of.grouped_allreduce_async([make(4, value)] * (1 + i % 4), op=hvd.Sum))
+        ranks_in_all = hvd.size() * (hvd.size() + 1) / 2
+        for i, handle in reversed(list(enumerate(handles))):
+            result = hvd_of.synchronize(handle)
+            for each in [result] if i % 3 == 0 else result:
+                same(np.asarray(each, np.float64), np.full(4, i * ranks_in_all))
 
 
 @ranks(2, 3)

@@ -1,6 +1,7 @@
 """Programs that place their processes themselves: ``hvd.init(rank=, size=, job=, rendezvous=, key=)``."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -89,6 +90,49 @@ def test_what_ruedarun_says_must_be_the_same():
     code, output = launch(2, [sys.executable, "-c", "import rueda as hvd; hvd.init(rank=1, size=3, job='x')"])
     assert code != 0
     assert "asks to be rank 1 of 3, but ruedarun says RUEDA_RANK=0 and RUEDA_SIZE=2" in output
+
+
+ELSEWHERE = """
+import os, sys
+import numpy, rueda as hvd
+mine = int(os.environ["RUEDA_RANK"])
+if mine < 2:  # another job, in the other order
+    hvd.init(rank=1 - mine, size=2, job=sys.argv[1], rendezvous=sys.argv[2], key=b"a secret of this job")
+    gathered = hvd.allgather(numpy.array([mine]))
+    print(f"of {mine}:", hvd.rank(), hvd.size(), hvd.local_size(), gathered.tolist())
+    hvd.shutdown()
+if len(sys.argv) > 3:
+    hvd.init()
+    print(f"with all {mine}:", hvd.rank(), hvd.size(), hvd.allgather(numpy.array([mine])).tolist())
+"""
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_whole_place_wins_over_ruedarun(joins):
+    arguments = [uuid.uuid4().hex, f"127.0.0.1:{free_port()}", *["later"][: int(joins)]]
+    code, output = launch(2 + joins, [sys.executable, "-c", ELSEWHERE, *arguments])
+    assert code == 0, output
+    for mine in range(2):
+        assert f"of {mine}: {1 - mine} 2 2 [1, 0]" in output, output
+    if joins:  # it was a process that had not called init yet
+        assert all(f"with all {rank}: {rank} 3 [0, 1, 2]" in output for rank in range(3)), output
+    assert "has not called init" not in output and "WARNING" not in output, output
+
+
+def test_a_rank_that_takes_part_elsewhere_has_not_called_init():
+    code, output = launch(
+        2,
+        [
+            sys.executable,
+            "-c",
+            "import os, rueda as hvd\n"
+            "if os.environ['RUEDA_RANK'] == '0': hvd.init()\n"
+            "hvd.init(rank=0, size=1, job='x', rendezvous='127.0.0.1:1', key=b'a secret of this job')\n"
+            "print('size', hvd.size())",
+        ],
+    )
+    assert code != 0 and "size 1" in output, output
+    assert re.search("rank 1 .*(ended|exited|init)", output), output
 
 
 def test_a_rank_stays_who_it_is_until_it_leaves():

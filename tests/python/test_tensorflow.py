@@ -202,6 +202,46 @@ def alone_or_grouped(hvd, tf, several):
     return hvd.grouped_allreduce([x] * several, op=hvd.Sum, name="both")[0]
 
 
+def check_wrong_arguments(hvd, tf):
+    """Each is TensorFlow's error and Horovod's, eagerly and when a function is traced, and nothing was sent."""
+    import keras
+    import pickle
+
+    x, r = tf.ones(2), hvd.rank()
+    other = hvd.add_process_set([1])
+    wrong = {
+        "root_rank 9 is not one of": lambda: hvd.broadcast(x, 9),
+        "root_rank=1.0: expected a whole": lambda: hvd.broadcast(x, 1.0),
+        "op=77: expected Average": lambda: hvd.allreduce(x, op=77),
+        "op='sum': expected": lambda: hvd.grouped_allreduce([x], op="sum"),
+        "op=78: expected": lambda: hvd.reducescatter(x, op=78),
+        "either op or average": lambda: hvd.allreduce(x, op=hvd.Sum, average=True),
+        "could not convert": lambda: hvd.allreduce(x, prescale_factor="two"),
+        "name='': expected": lambda: hvd.allgather(x, name=""),
+        "alltoall: splits of": lambda: hvd.alltoall(x, splits=[1.0, 1.0]),
+        "gradient_predivide_factor is for": lambda: hvd.DistributedGradientTape(
+            tf.GradientTape(), gradient_predivide_factor=2.0, op=hvd.Sum
+        ),
+    }
+    if r == 0:
+        wrong["not a member"] = lambda: hvd.allreduce(x, process_set=other)
+    for text, call in wrong.items():
+        for run in (lambda f: f, tf.function):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=text) as caught:
+                run(call)()
+            assert isinstance(caught.value, ValueError)
+    for text, call in {
+        "root_rank 9 is not one of": lambda: hvd.broadcast_object(1, 9),
+        "expected a tf.GradientTape": lambda: hvd.DistributedGradientTape(3),
+        "op is Average or Sum": lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Max),
+    }.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text) as caught:
+            call()
+        assert isinstance(pickle.loads(pickle.dumps(caught.value)), ValueError)
+    assert hvd.allreduce(x, op=hvd.Sum).numpy().tolist() == [2, 2]
+    hvd.remove_process_set(other)
+
+
 def check_errors(hvd, tf):
     r = hvd.rank()
     for run in (lambda f: f, tf.function):
@@ -514,7 +554,7 @@ def everything():
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_training, check_keras_layers, check_names, check_splits, check_sparse_and_scaled, check_saved_layers, check_like_horovods):
+    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_wrong_arguments, check_training, check_keras_layers, check_names, check_splits, check_sparse_and_scaled, check_saved_layers, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__

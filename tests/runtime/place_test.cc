@@ -9,11 +9,15 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Result<membership::Place> place_in(const Environment& environment) {
-  return membership::read_place([&](const char* name) -> const char* {
-    const auto it = environment.find(name);
-    return it == environment.end() ? nullptr : it->second.c_str();
-  });
+Result<membership::Place> place_in(
+    const Environment& environment,
+    const std::optional<membership::GivenPlace>& given = std::nullopt) {
+  return membership::read_place(
+      [&](const char* name) -> const char* {
+        const auto it = environment.find(name);
+        return it == environment.end() ? nullptr : it->second.c_str();
+      },
+      given);
 }
 
 void check_refused(const Environment& environment, const std::vector<std::string>& fragments) {
@@ -84,6 +88,27 @@ TEST_CASE("ruedarun's variables win over another launcher's", "[place]") {
   environment["WORLD_SIZE"] = "16";
   environment["MASTER_ADDR"] = "h";
   CHECK(place_in(environment).ok());
+}
+
+TEST_CASE("what a program says whole wins over ruedarun, the rest must be the same", "[place]") {
+  membership::GivenPlace given;
+  given.rank = 1;
+  given.size = 3;
+  given.job = "other";
+  given.by_address = given.has_key = given.whole = true;
+  auto place = place_in(kWhole, given);
+  REQUIRE(place.ok());
+  CHECK((place->rank == 1 && place->size == 3 && place->job_id == "other"));
+  CHECK((place->agentless && place->has_key && !place->one_host));
+  CHECK((place->agent_fd == -1 && place->key_fd == -1 && place->life_fds.empty()));
+  given.whole = false;
+  place = place_in(kWhole, given);
+  CHECK(place.status().message().find("give job, rendezvous and key") != std::string::npos);
+  given.rank = 2;
+  given.size = 4;
+  place = place_in(kWhole, given);
+  REQUIRE(place.ok());
+  CHECK((place->agent_fd == 5 && !place->agentless));
 }
 
 TEST_CASE("whoever sets rank, size and a meeting point by hand needs no ruedarun", "[place]") {

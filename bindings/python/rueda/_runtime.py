@@ -137,8 +137,6 @@ class Runtime:
         self._named = {}  # (kind, name): handle, for _claim alone
         self._strict = os.environ.get("RUEDA_HOROVOD_STRICT", "0") not in ("", "0")
         self._first_handle = next(self._handles)  # all of this job are above
-        # Of groups since the last join: process set -> kind -> number.
-        self._unnamed = collections.defaultdict(collections.Counter)
         self._persistent = collections.OrderedDict()  # key: Request or Form; False for what came once
 
     # Life cycle.
@@ -453,7 +451,6 @@ class Runtime:
     def forget_process_set(self, set_id, key):
         """What was remembered and counted for a process set that is no more."""
         with self._lock:
-            self._unnamed.pop(set_id, None)
             for persistent in [k for k in list(self._persistent) if k[-1] is key]:
                 self._persistent.pop(persistent, None)
 
@@ -498,27 +495,27 @@ class Runtime:
         Parameters
         ----------
         kind : str
-            What is counted when a group has no name. The library puts the collective's name in front of
+            What the caller called, for messages. The library puts the collective's name in front of
             names: the ranks agree on ``<collective>.<name>``.
         name : str or None
-            None: counted per kind, so that the n-th unnamed operation of a kind since the last
-            join meets the n-th of every other rank.
+            None: counted per collective, so that the n-th unnamed operation or group of one since the
+            last join meets the n-th of every other rank.
         operations : sequence of Operation
         keep : object
             Whatever owns the memory that the operations point to.
         finish : callable
             Called once with the list of ended `Request`; returns what `synchronize` returns.
         group : bool
-            Reduce as one; members are named ``<name>``, ``<name>[1]``, ``<name>[2]``, ..., without a name
-            ``noname.<count>_<i>``: without their number, so that groups of other sizes, and a tensor
-            without a group, meet and are told so.
+            Reduce as one; members are named ``<name>``, ``<name>[1]``, ``<name>[2]``, ...: without their
+            number, so that groups of other sizes, and a tensor without a group, meet and are told so.
+            Without a name the library does the like, and a group counts as one operation.
         """
         entry, handle = _Entry(keep, finish), next(self._handles)
         if self._strict and name:
             self._claim(kind, name, handle)
         try:
             self._entries[handle] = entry
-            self._begin(entry, kind, name, operations, group)
+            self._begin(entry, name, operations, group)
             return handle
         except BaseException:
             self._entries.pop(handle, None)
@@ -529,7 +526,7 @@ class Runtime:
         """`submit` and `synchronize` without a handle; whoever is interrupted gives the result up."""
         entry = _Entry(keep, finish)
         try:
-            self._begin(entry, kind, name, operations, group)
+            self._begin(entry, name, operations, group)
             for request in entry.requests:
                 request.wait()
             return finish(entry.requests)
@@ -537,26 +534,14 @@ class Runtime:
             self._hold(entry)
             raise
 
-    def _begin(self, entry, kind, name, operations, group):
+    def _begin(self, entry, name, operations, group):
         """Starts the operations of an entry."""
         context = self.require_context()
         self._let_go()
-        if not group:
-            # None: the library counts.
-            self._start(entry, context, operations, (name,) * len(operations), 0)
-            if operations[0].kind == _ffi.JOIN:
-                self._unnamed.pop(operations[0].process_set, None)
-            return
-        with self._lock:
-            counted = self._unnamed[operations[0].process_set]
-            count = len(operations)
-            if name is None:
-                names = [f"noname.{counted[kind]}_{i + 1}" for i in range(count)]
-            else:
-                names = [member_name(name, i) for i in range(count)]
-            self._start(entry, context, operations, names, 1)
-            if name is None:
-                counted[kind] += 1
+        names = [name] * len(operations)  # None: the library counts
+        if group and name is not None:
+            names = [member_name(name, i) for i in range(len(operations))]
+        self._start(entry, context, operations, names, int(group))
 
     def _start(self, entry, context, operations, names, group):
         count, site = len(operations), context.site()

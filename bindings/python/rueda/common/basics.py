@@ -74,7 +74,9 @@ def init(
         which Horovod allows `add_process_set`, is the same as None: it is always allowed.
     rank, size : int, optional
         For programs that place their processes themselves: both or neither. They win over what other
-        launchers say; what ruedarun says must be the same.
+        launchers say. Under ruedarun they must say the same, unless ``job``, ``rendezvous`` and ``key`` are
+        given as well: then this process takes part in that job, and for ruedarun it is one that has not
+        called ``init``.
     job : str, optional
         With them, from two ranks on: a name that no other job of this user has, alike on all ranks.
     rendezvous : str, optional

@@ -8,8 +8,8 @@
 >>> grads = tape.gradient(loss, model.trainable_variables)
 
 Ranks match operations by name, so they may reach independent ones in any order. Errors are
-TensorFlow's: FailedPreconditionError where ranks disagree, InvalidArgumentError for a wrong argument,
-AbortedError for a lost rank.
+TensorFlow's: FailedPreconditionError where ranks disagree, InvalidArgumentError for a wrong argument
+(a ValueError, too, where Python sees it), AbortedError for a lost rank.
 """
 
 from rueda.tensorflow import _tensorflow  # isort: skip  # first: says what to do without a TensorFlow to use

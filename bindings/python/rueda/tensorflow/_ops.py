@@ -20,6 +20,7 @@ from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.common.process_sets import registered
 from rueda.tensorflow import _library
+from rueda.tensorflow._errors import wrong_argument
 from rueda.tensorflow._library import ops
 
 LINEAR = (basics.Average, basics.Sum)
@@ -171,10 +172,10 @@ def alltoall(tensor, splits, spec):
 
 
 def _whole_rows(splits):
-    """The splits, int64; ValueError for what are no row counts in a line."""
+    """The splits, int64; `WrongArgument` for what are no row counts in a line."""
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer or splits.shape.rank not in (1, None):
-        raise ValueError(
+        raise wrong_argument(
             f"alltoall: splits of {splits.dtype.name} and shape {splits.shape}: expected whole numbers, of rows, one for each rank"
         )
     return tf.cast(tf.ensure_shape(splits, [None]), tf.int64)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from rueda._numpy import np
 from rueda.elastic._arrays import VariablesState, run_fn
 from rueda.tensorflow import _library
+from rueda.tensorflow._errors import wrong_argument
 
 __all__ = ["TensorFlowState", "run"]
 
@@ -39,7 +40,7 @@ class TensorFlowState(VariablesState):
             raise RuntimeError("TensorFlowState: session= is of TensorFlow 1, which rueda does not serve; leave it out")
         self.variables = list(variables or ())
         if not self.variables:
-            raise ValueError("TensorFlowState: TensorFlow 2 has no global variables; pass variables=, which are built")
+            raise wrong_argument("TensorFlowState: TensorFlow 2 has no global variables; pass variables=, which are built")
         super().__init__(**kwargs)
 
     def shared(self):

@@ -3,8 +3,10 @@
 import tensorflow as tf
 
 from rueda import _objects
-from rueda.common.process_sets import global_process_set
-from rueda.tensorflow.mpi_ops import broadcast_
+from rueda._runtime import runtime
+from rueda.common.process_sets import global_process_set, id_for_operation
+from rueda.tensorflow._errors import arguments
+from rueda.tensorflow.mpi_ops import broadcast_, checked_root
 
 
 def broadcast_variables(variables, root_rank, process_set=global_process_set, inplace=False):
@@ -27,6 +29,9 @@ def broadcast_object(
     obj, root_rank=0, session=None, name=None, process_set=global_process_set
 ):
     """``root_rank``'s object on every rank; it is pickled."""
+    root_rank = checked_root(root_rank, process_set)
+    with arguments():
+        id_for_operation(process_set)
     return _objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -37,6 +42,9 @@ def broadcast_object_fn(root_rank=0, session=None, name=None, process_set=global
 
 def allgather_object(obj, session=None, name=None, process_set=global_process_set):
     """The objects of all ranks, as a list in rank order; they are pickled."""
+    runtime.require_running()
+    with arguments():
+        id_for_operation(process_set)
     return _objects.allgather_object(obj, name, process_set)
 
 

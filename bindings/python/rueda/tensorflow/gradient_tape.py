@@ -7,6 +7,7 @@ import tensorflow as tf
 from rueda._frameworks import check_groups, check_predivide, list_of, replaced
 from rueda.common.basics import Average
 from rueda.common.process_sets import global_process_set
+from rueda.tensorflow._errors import arguments, wrong_argument
 from rueda.tensorflow.compression import Compression
 from rueda.tensorflow.mpi_ops import grouped_allreduce
 
@@ -131,12 +132,14 @@ def PartialDistributedGradientTape(
     scale_local_gradients : bool
         Divide these by the number of ranks, as the others are.
     """
-    check_predivide(gradient_predivide_factor, op)
-    check_groups(groups, num_groups)
+    with arguments():
+        check_predivide(gradient_predivide_factor, op)
+        check_groups(groups, num_groups)
+        layers = list_of(local_layers)
     if not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(f"DistributedGradientTape({gradtape!r}): expected a tf.GradientTape")
+        raise wrong_argument(f"DistributedGradientTape({gradtape!r}): expected a tf.GradientTape")
     if isinstance(gradtape, _Tape):
-        raise ValueError("DistributedGradientTape of a DistributedGradientTape: its gradients are reduced already")
+        raise wrong_argument("DistributedGradientTape of a DistributedGradientTape: its gradients are reduced already")
     tape = _class_for(type(gradtape)).__new__(_class_for(type(gradtape)))
     tape.__dict__ = gradtape.__dict__
     tape.given = gradtape
@@ -149,7 +152,7 @@ def PartialDistributedGradientTape(
         process_set=process_set,
         sparse_as_dense=sparse_as_dense,
     )
-    for layer in list_of(local_layers):
+    for layer in layers:
         for each in layer.trainable_variables:
             tape.register_local_source(each)
     return tape

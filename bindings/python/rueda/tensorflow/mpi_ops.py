@@ -22,17 +22,21 @@ from rueda.common.process_sets import (  # noqa: F401
 )
 from rueda.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from rueda.tensorflow import _library, _ops
+from rueda.tensorflow._errors import arguments, wrong_argument
 from rueda.tensorflow.compression import Compression
 
 
 def _spec(kind, process_set, name, **fields):
     runtime.require_running()
-    check_name(name)
-    return _ops.Spec(kind, process_set=id_for_operation(process_set), name=name, **fields)
+    with arguments():
+        check_name(name)
+        set_id = id_for_operation(process_set)
+    return _ops.Spec(kind, process_set=set_id, name=name, **fields)
 
 
 def _scales(prescale_factor, postscale_factor):
-    return {"prescale": float(prescale_factor), "postscale": float(postscale_factor)}
+    with arguments():
+        return {"prescale": float(prescale_factor), "postscale": float(postscale_factor)}
 
 
 def _group(tensors, spec, compression=Compression.none):
@@ -100,11 +104,12 @@ def allreduce(
     tf.errors.FailedPreconditionError
         Ranks disagree; every rank gets it, both sides are named.
     tf.errors.InvalidArgumentError
-        This rank's tensor is wrong.
+        This rank's tensor is wrong, or another argument; the latter is a ValueError, too.
     tf.errors.AbortedError
         A rank was lost; it is named.
     """
-    op = reduce_op(op, average)
+    with arguments():
+        op = reduce_op(op, average)
     scales = _scales(prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
         return _slices(tensor, op, name, scales, process_set)
@@ -126,7 +131,8 @@ def grouped_allreduce(
     name=None,
 ):
     """`allreduce` of several tensors, ready together or not at all; returns a list."""
-    op = reduce_op(op, average)
+    with arguments():
+        op = reduce_op(op, average)
     scales = _scales(prescale_factor, postscale_factor)
     results = list(tensors)
     dense = [i for i, each in enumerate(results) if not isinstance(each, tf.IndexedSlices)]
@@ -148,11 +154,19 @@ def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=g
     return _group(tensors, _spec(_ffi.ALLGATHER, process_set, name))
 
 
+def checked_root(root_rank, process_set):
+    """The root, a rank of the job, as an int."""
+    runtime.require_running()
+    with arguments():
+        root_rank = whole_number("root_rank", root_rank)
+        ranks = process_set.ranks
+    if root_rank not in ranks:
+        raise wrong_argument(f"broadcast: root_rank {root_rank} is not one of {ranks}")
+    return root_rank
+
+
 def _from_root(kind, root_rank, name, process_set):
-    root_rank = whole_number("root_rank", root_rank)
-    if root_rank not in process_set.ranks:
-        raise ValueError(f"broadcast: root_rank {root_rank} is not one of {process_set.ranks}")
-    return _spec(kind, process_set, name, root=root_rank)
+    return _spec(kind, process_set, name, root=checked_root(root_rank, process_set))
 
 
 def broadcast(
@@ -194,7 +208,8 @@ def alltoall(
 
 
 def _reducescatter_spec(op, prescale_factor, postscale_factor, name, process_set):
-    op = reduce_op(op, None)
+    with arguments():
+        op = reduce_op(op, None)
     if op == Adasum:
         raise NotImplementedError("reducescatter: op=Adasum is not supported")
     scales = _scales(prescale_factor, postscale_factor)

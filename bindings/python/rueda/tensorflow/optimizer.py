@@ -5,6 +5,7 @@ import tensorflow as tf
 from rueda._frameworks import check_groups, check_predivide
 from rueda.common.basics import Adasum, Average
 from rueda.common.process_sets import global_process_set
+from rueda.tensorflow._errors import arguments, wrong_argument
 from rueda.tensorflow.compression import Compression
 from rueda.tensorflow.gradient_tape import Local, reduce_gradients
 
@@ -36,13 +37,14 @@ def DistributedOptimizer(
     scale_local_gradients : bool
         Gradients of what is given to the result's ``register_local_var`` are divided by the number of ranks.
     """
-    check_groups(groups, num_groups)
-    check_predivide(gradient_predivide_factor, op)
+    with arguments():
+        check_groups(groups, num_groups)
+        check_predivide(gradient_predivide_factor, op)
     if op == Adasum and average_aggregated_gradients:
-        raise ValueError("op=Adasum and average_aggregated_gradients=True do not go together")
+        raise wrong_argument("op=Adasum and average_aggregated_gradients=True do not go together")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if backward_passes_per_step != 1:
-            raise ValueError("backward_passes_per_step is for optimizers of Keras")
+            raise wrong_argument("backward_passes_per_step is for optimizers of Keras")
         return _Wrapped(
             optimizer,
             name or f"Distributed{type(optimizer).__name__}",
@@ -54,18 +56,19 @@ def DistributedOptimizer(
         )
     from rueda.keras.optimizer import DistributedOptimizer as of_keras
 
-    return of_keras(
-        optimizer,
-        name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    with arguments():
+        return of_keras(
+            optimizer,
+            name,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
 
 
 class _Wrapped(tf.compat.v1.train.Optimizer):

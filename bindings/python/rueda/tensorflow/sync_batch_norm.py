@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from rueda.common.basics import Sum
 from rueda.common.process_sets import global_process_set
+from rueda.tensorflow._errors import wrong_argument
 from rueda.tensorflow.mpi_ops import grouped_allreduce
 
 
@@ -25,7 +26,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def __init__(self, fused=False, process_set=global_process_set, **kwargs):
         if fused in (True, None):
-            raise ValueError("SyncBatchNormalization does not support fused=True.")
+            raise wrong_argument("SyncBatchNormalization does not support fused=True.")
         super().__init__(**kwargs)
         self._process_set = process_set
 

@@ -154,7 +154,9 @@ typedef struct rueda_error {
 
 /* For programs that place their processes themselves; alike on all ranks but for `rank`. With
  * neither rank nor size the environment decides, and the rest must be left out. They win over what
- * other launchers say; what ruedarun says must be the same. Copied. */
+ * other launchers say. Under ruedarun they must say the same, unless job, rendezvous and key are
+ * given as well: then this process takes part in that job, and for ruedarun it is one that has not
+ * called rueda_init. Copied. */
 typedef struct rueda_init_options {
   size_t struct_size;
   int32_t rank; /* -1: the environment's */
@@ -180,7 +182,9 @@ typedef struct rueda_op {
   int32_t root;      /* broadcast, scatter: the sending rank; reduce, gather: the receiving one */
   int32_t peer;      /* send, recv */
   uint32_t tag;      /* send, recv */
-  const char* name;  /* NULL: the n-th unnamed operation of its kind on this rank; in groups NULL */
+  /* NULL: the n-th unnamed operation of its kind on this rank, where a group without names counts
+   * as one. In ordered groups NULL. */
+  const char* name;
   const void* input;
   void* output;
   const int64_t* shape; /* of the input (recv: of the output) */
@@ -340,9 +344,11 @@ RUEDA_API int32_t rueda_request_wait_any(rueda_request** requests, size_t count,
                                          double timeout_seconds, int64_t* index,
                                          rueda_error* error);
 /* Calls back once, when what was started last ends; at once if it has. From whatever thread ends
- * it, which others may wait for: be short, do not wait for anything that has not ended
- * (RUEDA_FAILED_PRECONDITION), do not shut down. Starting others is allowed, reading this one too,
- * and its release unless a thread waits for it or runs it. May be asked for several times. */
+ * it; where ranks do not all share memory, from one that runs only callbacks, so that a slow one
+ * holds up no sign of life that other hosts wait for. Others may wait for either: be short, do not
+ * wait for anything that has not ended (RUEDA_FAILED_PRECONDITION), do not shut down. Starting
+ * others is allowed, reading this one too, and its release unless a thread waits for it or runs it.
+ * May be asked for several times. */
 RUEDA_API int32_t rueda_request_on_end(rueda_request* request, void (*callback)(void* user),
                                        void* user, rueda_error* error);
 /* A descriptor for poll and epoll that is readable whenever rueda_request_test is 1. The request's
