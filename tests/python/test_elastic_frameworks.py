@@ -102,7 +102,7 @@ train(state)
 alone = make(keras.optimizers.SGD(0.01, momentum=0.9))
 alone.set_weights(state.start)
 alone.fit(x, y, batch_size=8, shuffle=False, epochs=EPOCHS, verbose=0)
-end(hvd, int(model.optimizer.iterations), model.get_weights(), alone.get_weights())
+end(hvd, int(model.optimizer.iterations.numpy()), model.get_weights(), alone.get_weights())
 """
 )
 
@@ -298,7 +298,7 @@ def train(state):
 train(state)
 mine = model.get_weights()
 assert all((a == b).all() for each in hvd.allgather_object(mine) for a, b in zip(each, mine))
-print("done", hvd.size(), runtime.epoch.members, round(float(model.optimizer.learning_rate), 4), flush=True)
+print("done", hvd.size(), runtime.epoch.members, round(float(model.optimizer.learning_rate.numpy()), 4), flush=True)
 """
 
 

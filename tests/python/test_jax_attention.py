@@ -1,6 +1,7 @@
 """rueda.jax.attention: results and gradients are those of PyTorch tensors, bit by bit, in every place where JAX lets a function stand."""
 
 import functools
+import importlib.util
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from worlds import ranks
 
 pytest.importorskip("jax")
 WORLD = "jax"
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here")
 
 LENGTH, HEADS, KV_HEADS, DIM = 24, 4, 2, 8
 
@@ -52,6 +54,7 @@ def check(call, arrays, dlse, dtype="float32", wrap=lambda f: f):
         np.testing.assert_array_equal(mine, other)
 
 
+@needs_torch
 @ranks(1, 2, 3)
 def test_what_it_computes_is_what_torch_gets():
     import jax
@@ -76,6 +79,7 @@ def test_what_it_computes_is_what_torch_gets():
     np.testing.assert_array_equal(packed, ha.ring_attention_varlen(q[0], k[0], v[0], ends, causal=True))
 
 
+@needs_torch
 @ranks(2, 4)
 def test_heads_are_exchanged_for_tokens_as_with_torch():
     import jax

@@ -533,7 +533,9 @@ def check_saved_layers(hvd, tf):
     import rueda.keras
 
     keras.utils.set_random_seed(4)
-    path = pathlib.Path(os.environ["TEST_FOLDER"], f"model{hvd.rank()}.keras")
+    # A folder for each rank: Keras 3.4 and 3.5 write the weights beside the file first, under one name.
+    path = pathlib.Path(os.environ["TEST_FOLDER"], f"rank{hvd.rank()}", "model.keras")
+    path.parent.mkdir()
     model = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization(momentum=0.5), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
     rows = np.arange(12.0).reshape(4, 3) + hvd.rank()
@@ -576,7 +578,7 @@ np.testing.assert_allclose(model.predict(np.arange(12.0).reshape(4, 3), verbose=
 
 def test_everything(tmp_path):
     assert len(results(run_ranks(2, everything, {**QUIET, "TEST_FOLDER": str(tmp_path)}))) == 2
-    plain = [sys.executable, "-c", PLAIN, tmp_path / "model0.keras", tmp_path / "model0.npy"]
+    plain = [sys.executable, "-c", PLAIN, *(tmp_path / "rank0" / f"model.{end}" for end in ("keras", "npy"))]
     done = subprocess.run(plain, env={**os.environ, **QUIET}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,6 +1,7 @@
 """The scripts that people start are executable, parse, explain themselves, and count test results rightly."""
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,14 @@ class Scripts(unittest.TestCase):
         self.assertEqual([line.split() for line in shown.stdout.splitlines()], [
             ["seconds", "step", "slowest", "tests"], ["9.0", "ctest", "shm_test"], ["4.0", "pytest", "test_b.py::two"],
             ["3.2", "pytest", "test_a.py::three"], [], ["seconds", "tests", "slowest", "Python", "files"], ["4.5", "2", "test_b.py"]])
+
+    def test_the_matrix_has_every_version_that_the_pages_say_was_tested(self):
+        rows = (ROOT / "scripts" / "matrix.txt").read_text(encoding="utf-8")
+        for package, page in ((r"tensorflow-cpu", "tensorflow"), (r"jax\[cpu\]", "jax"), ("keras", "keras")):
+            text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+            with self.subTest(page=page):
+                tested = re.findall(r"\d+\.\d+\.\d+", re.search(r"\(tested with ([^:)]*)", text)[1])
+                self.assertEqual(sorted(tested), sorted(re.findall(rf" {package}==(\S+)", rows)))
 
     def test_python_files_keep_to_the_syntax_of_3_9(self):
         for folder in ("scripts", "tests", "examples", "bindings", "collectives"):
