@@ -105,7 +105,7 @@ Status decode(const DecodeSpec& s, Link* link, DecodeWork* work) {
 }
 
 void tell_wrong(const DecodeSpec& s, Link* link, DecodeWork* work) {
-  if (s.ranks == 1) return;
+  if (s.ranks == 1) return link->set_known();
   const auto notice = work->take(DecodeSlot::kNotice, 4 * s.ranks);
   if (!notice.ok()) return;
   std::byte* byte = notice.value();
@@ -116,6 +116,7 @@ void tell_wrong(const DecodeSpec& s, Link* link, DecodeWork* work) {
       if (!link->recv(peer, byte++, 1, answer).ok()) return;
     }
   }
+  link->set_known();
 }
 
 }  // namespace rueda::attention

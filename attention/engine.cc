@@ -109,6 +109,7 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
     } catch (const std::exception& e) {
       call->outcome_ = internal_error(std::string("attention: ") + e.what());
     }
+    if (!call->outcome_.ok() && !link->is_known()) tell(call->outcome_);
     call->workspace_ = link->taken_at_most();
     if (link->idle()) return;
     const std::lock_guard lock(mutex_);
@@ -130,8 +131,15 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
   }
   const Status started = workers_.start({run, ended});
   if (started.ok()) return call;
+  const Status failed =
+      started.with_message("attention: no thread for the call: " + started.message());
+  tell(failed);
   leave();
-  return started.with_message("attention: no thread for the call: " + started.message());
+  return failed;
+}
+
+void Engine::tell(const Status& status) const {
+  if (runtime_ != nullptr && runtime_->membership().size > 1) runtime_->fail(status);
 }
 
 Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,

@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kFirstSpecBytes = sizeof(rueda_attention_spec);
 constexpr size_t kFirstDecodeBytes = sizeof(rueda_attention_decode_spec);
 constexpr size_t kFirstKernelBytes = sizeof(rueda_attention_kernel);
-constexpr size_t kFirstDeviceBytes = sizeof(rueda_attention_device);
+constexpr size_t kFirstDeviceBytes = offsetof(rueda_attention_device, reason);
 
 std::vector<int64_t> list(const int64_t* values, int64_t count) {
   if (values == nullptr || count <= 0) return {};
@@ -150,7 +150,8 @@ Result<attention::DeviceKernels> convert(const rueda_attention_device* device) {
     return rueda::invalid_argument("attention: take, give and perform must be functions");
   return attention::DeviceKernels{c.device, static_cast<rueda::cuda::StreamHandle>(c.stream),
                                   c.user,   c.take,
-                                  c.give,   c.perform};
+                                  c.give,   c.perform,
+                                  c.reason, c.reason_bytes};
 }
 
 // Without a job: rank 0 of 1. Its threads live as long as the process.
