@@ -105,7 +105,7 @@ Status decode(const DecodeSpec& s, Link* link, DecodeWork* work) {
 }
 
 void tell_wrong(const DecodeSpec& s, Link* link, DecodeWork* work) {
-  if (s.ranks == 1) return link->set_known();
+  if (s.ranks == 1) return;
   const auto notice = work->take(DecodeSlot::kNotice, 4 * s.ranks);
   if (!notice.ok()) return;
   std::byte* byte = notice.value();

@@ -97,8 +97,6 @@ class Engine {
                         bool inline_call);
   int threads_of(int asked) const;
   Status check_once(const AttentionPlan& plan, bool keeps_out);
-  // The peers, who wait for messages of a call that has failed here.
-  void tell(const Status& status) const;
 
   engine::Runtime* const runtime_;
   const Kernels* const kernels_;

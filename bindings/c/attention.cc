@@ -5,13 +5,16 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "attention/decode_shares.h"
 #include "attention/device_steps.h"
 #include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
+#include "collectives/base/config.h"
 #include "collectives/nccl/machine.h"
 
 using rueda::Result;
@@ -160,14 +163,17 @@ attention::Engine* local_engine() {
   return engine;
 }
 
-// A GPU without a job. Opened once, for as long as the process lives.
+// A GPU without a job. Opened once, for as long as the process lives, by the settings of then.
 Result<rueda::cuda::DevicePtr> local_device(int ordinal) {
-  static auto* const machine = [] {
+  static std::mutex mutex;
+  static rueda::nccl::Machine* machine = nullptr;
+  const std::lock_guard lock(mutex);
+  if (machine == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(rueda::Config config, rueda::load_config(::getenv));
     rueda::nccl::Machine::Options options;
-    const char* const driver = std::getenv("RUEDA_CUDA_DRIVER");
-    if (driver != nullptr) options.driver = driver;
-    return new rueda::nccl::Machine(std::move(options));
-  }();
+    options.driver = std::move(config.cuda_driver);
+    machine = new rueda::nccl::Machine(std::move(options));
+  }
   return machine->device(ordinal);
 }
 

@@ -156,6 +156,26 @@ TEST_CASE("so does memory that one rank has not", "[attention]") {
   }
 }
 
+TEST_CASE("a process set of one rank fails for itself", "[attention]") {
+  AttentionWorld world(2);
+  const auto all = world.runtimes().run([&](Rank rank, engine::Runtime& runtime) {
+    const RequestPtr adding = must(runtime.add_process_set({kVictim}));
+    must(end_of(adding));
+    if (rank == kVictim) {
+      FailingKernels kernels;
+      kernels.fails_at = 0;
+      bool under_way = false;
+      DecodeSpec spec = decoding(0, false);
+      spec.block_tokens = 64;
+      const Status called = world.engine(rank).decode(
+          spec, static_cast<uint32_t>(adding->result()), kernels.functions(), &under_way);
+      if (!has(called.message(), kReason)) return called.to_string();
+    }
+    return trouble_with_sum(runtime, "behind");
+  });
+  for (const std::string& trouble : all) CHECK(trouble == "");
+}
+
 namespace {
 
 thread_local bool has_no_memory = false;

@@ -2,6 +2,8 @@
 (`fake_gpu.py`), kernels that compute on the host, all against dense attention in float64."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import rueda as hvd
@@ -198,6 +200,28 @@ def _fails(rank, step):
 def test_what_a_kernel_raises_comes_out_of_the_call():
     outcome = run_ranks(2, a_kernel_fails, env=ENV)
     assert outcome.code == 0, outcome.output
+
+
+WITHOUT_A_JOB = '''
+import rueda.attention as ra, torch
+from fake_gpu import FakeGpuOfAttention
+with FakeGpuOfAttention(0):
+    ring = ra.VirtualRing(2)
+    try:
+        ring.attention(*[[torch.ones(1, 4, 1, 8)] * 2] * 3)
+        print("no error")
+    except ValueError as error:
+        print(error)
+'''
+
+
+@pytest.mark.parametrize("variable, said", [("", "no error"), ("RUEDA_DEAD_SECONDS", "RUEDA_DEAD_SECONDS='never'")])
+def test_a_gpu_without_a_job_is_opened_by_the_settings(variable, said):
+    """Those of every job: one that is wrong is refused by name."""
+    here = os.path.dirname(__file__)
+    environment = {**os.environ, **ENV, "PYTHONPATH": os.pathsep.join([here, *sys.path]), **({variable: "never"} if variable else {})}
+    run = subprocess.run([sys.executable, "-c", WITHOUT_A_JOB], env=environment, capture_output=True, text=True, timeout=300)
+    assert said in run.stdout, run.stdout + run.stderr
 
 
 def test_a_call_without_memory_says_so(gpu, monkeypatch):
