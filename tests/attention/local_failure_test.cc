@@ -167,8 +167,8 @@ TEST_CASE("a process set of one rank fails for itself", "[attention]") {
       bool under_way = false;
       DecodeSpec spec = decoding(0, false);
       spec.block_tokens = 64;
-      const Status called = world.engine(rank).decode(
-          spec, static_cast<uint32_t>(adding->result()), kernels.functions(), &under_way);
+      const Status called = world.engine(rank).decode(spec, static_cast<uint32_t>(adding->result()),
+                                                      kernels.functions(), &under_way);
       if (!has(called.message(), kReason)) return called.to_string();
     }
     return trouble_with_sum(runtime, "behind");

@@ -125,7 +125,8 @@ class ScheduleModel {
   void begin(Member* rank, const attention::Instruction& one) {
     const bool sends = one.op == attention::Op::kSend;
     const Rank me = rank->plan.rank;
-    const Channel channel = sends ? Channel{me, one.peer, one.answer} : Channel{one.peer, me, one.answer};
+    const Channel channel =
+        sends ? Channel{me, one.peer, one.answer} : Channel{one.peer, me, one.answer};
     Queue& queue = channels_[channel];
     Message* const message = queue.at(sends ? queue.sent++ : queue.received++);
     (sends ? message->posted : message->awaited) = rank->now;

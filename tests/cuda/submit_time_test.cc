@@ -67,8 +67,8 @@ TEST_CASE("host time of a device communicator for one planned bucket", "[.][subm
         parts.push_back({memory, memory, std::ssize(one)});
       }
       const Scaling scaling = must(plan_scaling(DType::kFloat32, ReduceOp::kAverage, 1, 1, 2));
-      const CollectivePtr bucket =
-          testing::allreduce(here.communicator, parts, DType::kFloat32, ReduceOp::kAverage, scaling);
+      const CollectivePtr bucket = testing::allreduce(here.communicator, parts, DType::kFloat32,
+                                                      ReduceOp::kAverage, scaling);
       auto ready = must(here.machine->prepare_mark(here.rank()));
       std::vector<double> times;
       for (int step = 0; step < 3000; ++step) {
