@@ -116,6 +116,7 @@ void tell_wrong(const DecodeSpec& s, Link* link, DecodeWork* work) {
       if (!link->recv(peer, byte++, 1, answer).ok()) return;
     }
   }
+  link->set_known();
 }
 
 }  // namespace rueda::attention

@@ -15,15 +15,18 @@ class DeviceDecode final : public DecodeWork {
   Result<std::byte*> take(DecodeSlot slot, int64_t bytes) override {
     void* const memory = kernels_.take(kernels_.user, 0, static_cast<int32_t>(slot), bytes);
     if (memory == nullptr)
-      return Status(Code::kResourceExhausted, "decode attention: no memory for " +
-                                                  std::to_string(bytes) + " bytes of a call");
+      return Status(Code::kResourceExhausted,
+                    with_reason("decode attention: no memory for " + std::to_string(bytes) +
+                                    " bytes of a call",
+                                kernels_));
     taken_.push_back(slot);
     return static_cast<std::byte*>(memory);
   }
   Status perform(DecodeStep step) override {
     if (kernels_.perform(kernels_.user, 0, static_cast<int32_t>(step)) == 0) return {};
-    return internal_error("decode attention: the kernel of step " +
-                          std::to_string(static_cast<int>(step)) + " failed");
+    return internal_error(with_reason("decode attention: the kernel of step " +
+                                          std::to_string(static_cast<int>(step)) + " failed",
+                                      kernels_));
   }
   // What the stream is given from here on may use the memory.
   void give_all() {

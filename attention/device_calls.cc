@@ -1,12 +1,22 @@
 #include "attention/device_calls.h"
 
+#include <cstring>
 #include <mutex>
 
 #include "attention/executor.h"
 #include "attention/link_messages.h"
 #include "attention/virtual_world.h"
+#include "collectives/base/utf8.h"
 
 namespace rueda::attention {
+
+std::string with_reason(std::string what, const DeviceKernels& kernels) {
+  const size_t length =
+      kernels.reason == nullptr ? 0 : strnlen(kernels.reason, kernels.reason_bytes);
+  if (length > 0) what += ": " + clean_text({kernels.reason, length}, length);
+  return what;
+}
+
 namespace {
 
 class DeviceWork final : public Work {
@@ -15,14 +25,17 @@ class DeviceWork final : public Work {
   Result<std::byte*> take(int slot, int64_t bytes) override {
     void* const memory = kernels_.take(kernels_.user, place_, slot, bytes);
     if (memory != nullptr) return static_cast<std::byte*>(memory);
-    return Status(Code::kResourceExhausted,
-                  "attention: no memory for " + std::to_string(bytes) + " bytes of a call");
+    return Status(
+        Code::kResourceExhausted,
+        with_reason("attention: no memory for " + std::to_string(bytes) + " bytes of a call",
+                    kernels_));
   }
   void give(int slot, std::byte*) override { kernels_.give(kernels_.user, place_, slot); }
   Status perform(int number, const Instruction& one, std::span<std::byte* const>) override {
     if (kernels_.perform(kernels_.user, place_, number) == 0) return {};
-    return internal_error(std::string("attention: the kernel of '") + name_of(one.op) +
-                          "' failed, instruction " + std::to_string(number));
+    return internal_error(with_reason(std::string("attention: the kernel of '") + name_of(one.op) +
+                                          "' failed, instruction " + std::to_string(number),
+                                      kernels_));
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/link.h"
@@ -26,7 +27,13 @@ struct DeviceKernels {
   void (*give)(void* user, int32_t place, int32_t slot) = nullptr;
   // The work of an instruction. Not 0: it failed.
   int32_t (*perform)(void* user, int32_t place, int32_t number) = nullptr;
+  // Where take and perform have said why they failed, with its 0; null: they do not say.
+  const char* reason = nullptr;
+  size_t reason_bytes = 0;
 };
+
+// "what: why", as far as the kernels have said why.
+std::string with_reason(std::string what, const DeviceKernels& kernels);
 
 // One rank's. The plan's programs are those that keep out.
 Status run_on_device(const AttentionPlan& plan, bool backward, Link* link,

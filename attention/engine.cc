@@ -100,7 +100,8 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
   }
   auto link = std::make_shared<Link>(std::move(place), call->aborted_);
   const Means means{threads_of(threads), kernels_, &workers_};
-  const auto run = [this, call, means, link = std::move(link), body = std::move(body)] {
+  const bool several = meeting.ranks > 1;
+  const auto run = [this, call, means, several, link = std::move(link), body = std::move(body)] {
     const DefaultFloatMode mode;
     try {
       call->outcome_ = body(link.get(), means);
@@ -109,6 +110,7 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
     } catch (const std::exception& e) {
       call->outcome_ = internal_error(std::string("attention: ") + e.what());
     }
+    if (several && !call->outcome_.ok() && !link->is_known()) runtime_->fail(call->outcome_);
     call->workspace_ = link->taken_at_most();
     if (link->idle()) return;
     const std::lock_guard lock(mutex_);
@@ -130,8 +132,11 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
   }
   const Status started = workers_.start({run, ended});
   if (started.ok()) return call;
+  const Status failed =
+      started.with_message("attention: no thread for the call: " + started.message());
+  if (several) runtime_->fail(failed);
   leave();
-  return started.with_message("attention: no thread for the call: " + started.message());
+  return failed;
 }
 
 Result<CallPtr> Engine::forward(std::shared_ptr<const AttentionPlan> plan, uint32_t process_set,

@@ -2,6 +2,8 @@
 // (workers.h) and can be waited for, tested and aborted.
 //
 // Threads:   any. All ranks of a process set start their calls in the same order.
+// Failure:   what fails on one rank alone (a kernel, memory, a stream) ends everything on all ranks
+//            (Runtime::fail), with its rank and reason: the others wait for its messages.
 // Ownership: borrows the kernels, the runtime, which outlives every call, and a call's tensors
 //            until it has ended.
 // End:       the destructor waits for calls under way; shut the runtime down first, so that they

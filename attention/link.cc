@@ -86,7 +86,8 @@ Status Link::named(const Status& status, const std::string& where, const char* d
       where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
   if (status.code() == Code::kFailedPrecondition)
     text += "; do all ranks call the same attention with the same arguments, in one order?";
-  return status.with_message(std::move(text)).with_rank(rank);
+  Status named = status.with_message(std::move(text));
+  return named.facts().rank >= 0 ? named : named.with_rank(rank);  // who has failed is known
 }
 
 Status Link::wait(const Message& message) {
@@ -98,6 +99,7 @@ Status Link::wait(const Message& message) {
     if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;
     RUEDA_RETURN_IF_ERROR(check_aborted());
   }
+  known_ = known_ || !message->status().ok();
   if (device_ < 0 || !message->status().ok()) return message->status();
   RUEDA_RETURN_IF_ERROR(message->make_wait(stream_));
   std::erase(messages_, message);

@@ -1,7 +1,8 @@
 // Link: the messages of one call of attention to the other ranks, and the memory they use.
 //
 // All ranks of a process set make their calls in the same order; the n-th calls meet. Messages of
-// ranks whose plans differ fail on both sides (kFailedPrecondition).
+// ranks whose plans differ fail on both sides (kFailedPrecondition). Whatever else ends a call on
+// one rank alone is told by who runs it (is_known()).
 // Ownership: memory that is taken here lives until no message uses it any more, also when the call
 //            fails early.
 // Threads:   one at a time; abort() from any.
@@ -44,6 +45,9 @@ class Link {
   // How the message ended (of a GPU: was given to it); null is a message of nothing.
   Status wait(const Message& message);
   Status check_aborted() const;
+  // A failure that no message has told, nor an abort: the peers do not know of it, and would wait.
+  bool is_known() const { return known_ || aborted_->load(std::memory_order_relaxed); }
+  void set_known() { known_ = true; }
   // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
   Status named(const Status& status, const std::string& where, const char* doing, Rank peer) const;
 
@@ -73,6 +77,7 @@ class Link {
   std::vector<Message> messages_;
   int device_ = -1;
   cuda::StreamHandle stream_ = nullptr;
+  bool known_ = false;
 };
 
 }  // namespace rueda::attention

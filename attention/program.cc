@@ -246,9 +246,11 @@ class Order : private ProgramBuilder {
          .writes = {answer}});
   }
 
-  void post(int64_t key) {
+  void post_receives(int64_t key) {
     while (next_receive_ < ring_.receives.size() && ring_.receives[next_receive_].key <= key)
       post_receive();
+  }
+  void post_sends(int64_t key) {
     while (next_send_ < ring_.sends.size() && ring_.sends[next_send_].key <= key) post_send();
   }
 
@@ -315,23 +317,26 @@ class Order : private ProgramBuilder {
     const size_t receives = ring_.receives.size(), sends = ring_.sends.size();
     const int64_t widened = widened_floats(plan_, ring_) * 4;
     if (widened > 0) add_buffer(Role::kWidened, Home::kSlot, widened);
-    in_ = slots(static_cast<size_t>(receive_slots(plan_, ring_)), receives);
-    out_ = slots(2, sends);
+    in_ = slots(receive_slots(plan_, ring_));
+    out_ = slots(send_slots(ring_));
     if (ring_.answered) {
-      answers_out_ = slots(2, receives);
-      answers_in_ = slots(4, sends);
+      answers_out_ = slots(answer_slots(ring_));
+      answers_in_ = slots(awaited_slots(ring_));
     }
     if (spec_.gather_first) {
       while (next_receive_ < receives) post_receive();
       // Everybody can receive everything; but answers come only when others have computed.
       while (!ring_.answered && next_send_ < sends) post_send();
     }
-    post(1);
+    post_receives(kReceivesAhead - 1);
+    post_sends(kSendsAhead - 1);
     for (int64_t key = 0; key < ring_.keys; ++key) {
       attend_at_home(key);
+      // First, so that the link has its next message while this exchange is computed.
+      post_sends(key + kSendsAhead);
       attend(key);
-      post(key + 2);
-      merge(key - 1);
+      post_receives(key + kReceivesAhead);
+      merge(key - kMergesBehind);
     }
     attend_at_home(ring_.keys);
     merge(ring_.keys);

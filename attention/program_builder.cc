@@ -64,9 +64,9 @@ int ProgramBuilder::add(Instruction one, const Roles& reads, const Roles& writes
   return number;
 }
 
-ProgramBuilder::Slots ProgramBuilder::slots(size_t most, size_t hops) {
+ProgramBuilder::Slots ProgramBuilder::slots(int64_t count) {
   Slots result;
-  for (size_t i = 0; i < std::min(most, hops); ++i) result.slots.push_back(add_slot());
+  for (int64_t i = 0; i < count; ++i) result.slots.push_back(add_slot());
   return result;
 }
 

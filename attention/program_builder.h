@@ -40,7 +40,7 @@ class ProgramBuilder {
     std::vector<int> messages;  // all, in the order of the hops
     int slot_of(size_t index) const { return slots[index % slots.size()]; }
   };
-  Slots slots(size_t most, size_t hops);
+  Slots slots(int64_t count);
   int message_in(Slots* slots, int64_t bytes);
   // What was sent out of the slot that comes next, if anything.
   void empty_next(const Slots& slots);

@@ -25,11 +25,8 @@ int64_t slots(const AttentionPlan& plan, bool backward) {
   const RingPlan& ring = backward ? plan.backward : plan.forward;
   const Largest in = largest(plan, backward, ring.receives);
   const Largest out = largest(plan, backward, ring.sends);
-  const auto sends = std::min<int64_t>(2, static_cast<int64_t>(ring.sends.size()));
-  const auto answers = std::min<int64_t>(2, static_cast<int64_t>(ring.receives.size()));
-  return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out + sends * out.out +
-         answers * in.back +
-         std::min<int64_t>(4, static_cast<int64_t>(ring.sends.size())) * out.back;
+  return 4 * widened_floats(plan, ring) + receive_slots(plan, ring) * in.out +
+         send_slots(ring) * out.out + answer_slots(ring) * in.back + awaited_slots(ring) * out.back;
 }
 
 }  // namespace

@@ -5,13 +5,16 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "attention/decode_shares.h"
 #include "attention/device_steps.h"
 #include "attention/program.h"
 #include "attention/saved.h"
 #include "bindings/c/context.h"
+#include "collectives/base/config.h"
 #include "collectives/nccl/machine.h"
 
 using rueda::Result;
@@ -31,7 +34,7 @@ namespace {
 constexpr size_t kFirstSpecBytes = sizeof(rueda_attention_spec);
 constexpr size_t kFirstDecodeBytes = sizeof(rueda_attention_decode_spec);
 constexpr size_t kFirstKernelBytes = sizeof(rueda_attention_kernel);
-constexpr size_t kFirstDeviceBytes = sizeof(rueda_attention_device);
+constexpr size_t kFirstDeviceBytes = offsetof(rueda_attention_device, reason);
 
 std::vector<int64_t> list(const int64_t* values, int64_t count) {
   if (values == nullptr || count <= 0) return {};
@@ -150,7 +153,8 @@ Result<attention::DeviceKernels> convert(const rueda_attention_device* device) {
     return rueda::invalid_argument("attention: take, give and perform must be functions");
   return attention::DeviceKernels{c.device, static_cast<rueda::cuda::StreamHandle>(c.stream),
                                   c.user,   c.take,
-                                  c.give,   c.perform};
+                                  c.give,   c.perform,
+                                  c.reason, c.reason_bytes};
 }
 
 // Without a job: rank 0 of 1. Its threads live as long as the process.
@@ -159,14 +163,17 @@ attention::Engine* local_engine() {
   return engine;
 }
 
-// A GPU without a job. Opened once, for as long as the process lives.
+// A GPU without a job. Opened once, for as long as the process lives, by the settings of then.
 Result<rueda::cuda::DevicePtr> local_device(int ordinal) {
-  static auto* const machine = [] {
+  static std::mutex mutex;
+  static rueda::nccl::Machine* machine = nullptr;
+  const std::lock_guard lock(mutex);
+  if (machine == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(rueda::Config config, rueda::load_config(::getenv));
     rueda::nccl::Machine::Options options;
-    const char* const driver = std::getenv("RUEDA_CUDA_DRIVER");
-    if (driver != nullptr) options.driver = driver;
-    return new rueda::nccl::Machine(std::move(options));
-  }();
+    options.driver = std::move(config.cuda_driver);
+    machine = new rueda::nccl::Machine(std::move(options));
+  }
   return machine->device(ordinal);
 }
 

@@ -64,6 +64,25 @@ void Coordinator::request_shutdown() {
   queue_->wake();
 }
 
+void Coordinator::request_failure(const Status& verdict) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (requested_failure_.ok()) requested_failure_ = verdict;
+  }
+  failure_requested_.store(true, std::memory_order_release);
+  queue_->wake();
+}
+
+void Coordinator::hear_requested_failure() {
+  failure_requested_.store(false, std::memory_order_relaxed);
+  Status verdict;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    verdict = requested_failure_;
+  }
+  if (state_ == State::kRunning) break_down(verdict);
+}
+
 bool Coordinator::step() {
   if (state_ == State::kEnded) return false;
   const Time now = Clock::now();
@@ -74,6 +93,7 @@ bool Coordinator::step() {
     if (agents_.life->take_news()) hear_verdict();
     if (suspects() && look_at_suspicion(now)) return false;
   }
+  if (failure_requested_.load(std::memory_order_acquire)) hear_requested_failure();
   bool moved = take_all(now);
   if (state_ != State::kBroken) {
     moved |= fabric_.transport->progress();
@@ -132,7 +152,9 @@ bool Coordinator::needs_thread(Time wakes_at) {
       !ordered_.busy() && std::all_of(groups_.begin(), groups_.end(),
                                       [](const auto& group) { return group->is_at_rest(); });
   if (ended() || !quiet_ || (!at_rest && waits_for_channels())) return true;
-  if (shutdown_requested_.load(std::memory_order_relaxed)) return true;
+  if (shutdown_requested_.load(std::memory_order_relaxed) ||
+      failure_requested_.load(std::memory_order_relaxed))
+    return true;
   if (!std::exchange(root_deadline_known_, true))
     root_deadline_ = earliest([](const GroupEngine& group) { return group.root_deadline(); });
   if (root_deadline_ && *root_deadline_ < wakes_at) return true;

@@ -20,6 +20,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -96,6 +97,9 @@ class Coordinator {
   void hear_verdict();
   // From any thread: leave the job in order.
   void request_shutdown();
+  // From any thread: what this rank alone knows to have failed ends everything, on all ranks. The
+  // first one counts; none does once this rank leaves, of which its peers hear anyway.
+  void request_failure(const Status& verdict);
 
  private:
   enum class State { kRunning, kLeaving, kBroken, kEnded };
@@ -104,6 +108,7 @@ class Coordinator {
   // What a group has to say after a call.
   void hear(GroupEngine* group);
   void hear_messages();
+  void hear_requested_failure();
   void take_ordered(Request* request, Time now);
   LateRanks::Around around(const BlockedClock* blocked);
   void name_straggler(const Stragglers::Finding& finding);
@@ -191,6 +196,9 @@ class Coordinator {
   bool goodbye_said_ = false;
   Time leave_deadline_{};
   std::atomic<bool> shutdown_requested_{false};
+  std::atomic<bool> failure_requested_{false};
+  std::mutex failure_mutex_;
+  Status requested_failure_;
 };
 
 }  // namespace rueda::engine

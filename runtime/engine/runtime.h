@@ -88,6 +88,10 @@ class Runtime {
   Status close_group(uint32_t group);
   // Ends everything in the group, on all members, with kCancelled, this rank's name and the reason.
   Status abort_group(uint32_t group, std::string reason);
+  // Something of several ranks has failed on this one, which the runtime cannot see: everything
+  // ends on all ranks, with this rank's name and the message. Any thread, callbacks too; waits for
+  // nothing. No more than a remark where everything has ended already, or this rank leaves.
+  void fail(const Status& cause);
   // Leaves the job, or its epoch for the next one (`goes_on`); idempotent. Afterwards every start
   // fails and every request has ended.
   void shutdown(bool goes_on = false);

@@ -34,6 +34,12 @@ Status Runtime::abort_group(uint32_t id, std::string reason) {
   return change_group(group, Request::GroupChange::kAbort, clean_text(reason, kMostReasonBytes), 0);
 }
 
+void Runtime::fail(const Status& cause) {
+  const std::string text = clean_text(cause.message(), kMostReasonBytes);
+  coordinator_.request_failure(
+      internal_error(membership().own_name() + ": " + text).with_rank(membership().rank));
+}
+
 Status Runtime::change_group(const ProcessSetPtr& group, Request::GroupChange change,
                              std::string reason, uint32_t site) {
   const auto request = std::make_shared<Request>("change of " + group->describe());

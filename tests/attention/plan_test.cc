@@ -377,12 +377,11 @@ TEST_CASE("memory falls with the ranks, message slots with their square if so as
     const PlanReport few = workspace(p, n, 0), many = workspace(2 * p, n, 0);
     CHECK(many.saved_bytes * 100 <= few.saved_bytes * 55);
     CHECK(many.workspace_forward * 100 <= few.workspace_forward * 55);
-    // A ring of two has two messages to send where others have more, and fills two slots of four
-    // for answers.
-    CHECK(many.workspace_backward * 100 <= few.workspace_backward * (p == 2 ? 58 : 55));
+    // A ring of two has two messages to send where others have more, and fills 8 slots of 13.
+    CHECK(many.workspace_backward * 100 <= few.workspace_backward * (p == 2 ? 60 : 55));
     const PlanReport weak = workspace(2 * p, 2 * n, 0);
     CHECK((weak.saved_bytes + weak.workspace_backward) * 100 <=
-          (few.saved_bytes + few.workspace_backward) * (p == 2 ? 107 : 102));
+          (few.saved_bytes + few.workspace_backward) * (p == 2 ? 110 : 102));
     if (p == 2) continue;
     // Chunks of n / p^2 tokens; what is left are the sums of softmax, 2 x 4 bytes per row and head.
     const int64_t sums_few = 2 * 4096 / p * 2 * 4, sums_many = sums_few / 2;

@@ -71,6 +71,10 @@ class FakeGpu:
         self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
         assert reached.wait(100)
 
+    def break_down(self):
+        """Every later call that concerns its streams and events fails."""
+        self._driver.fake_cuda_break(self._device)
+
 
 class FakeGpuOfGroups(FakeGpu):
     """The same for groups of torch.distributed. ``waits``: the host waits where the current stream is to wait."""
@@ -139,6 +143,11 @@ class FakeGpuOfAttention:
 
     def __exit__(self, *error):
         self._changes.undo()
+
+    def break_down(self):
+        """A kernel that was launched has failed: whatever concerns the GPU's streams and events fails from here on."""
+        self._fake.wait()
+        self._fake.break_down()
 
     def _behind_the_stream(self, method):
         def waits(rank, *arguments):

@@ -176,6 +176,28 @@ def test_wrong_arguments_are_told_by_gpus():
     assert outcome.code == 0, outcome.output
 
 
+def a_kernel_fails_in_its_stream():
+    """The others, who wait for it, and whatever comes behind it, get the rank and the reason, while the rank lives."""
+    rank, size = hvd.rank(), hvd.size()
+    q, k, v = problem(1, [12, 30], 2, 4, 2, 8)
+    tensors = narrow([q, *caches(k, v, rank, size)], torch.float32)
+    with FakeGpuOfAttention(rank) as gpu, pytest.MonkeyPatch.context() as changes:
+        ra.decode_attention(*tensors, [12, 30])
+        if rank == 1:
+            changes.setattr(_decode.Decode, "_WORK", {**_decode.Decode._WORK, _decode.ATTEND: lambda call: gpu.break_down()})
+            with raises(hvd.HorovodInternalError, "CUDA_ERROR_LAUNCH_FAILED"):
+                ra.decode_attention(*tensors, [12, 30])
+        for call in [lambda: ra.decode_attention(*tensors, [12, 30])] * (rank != 1) + [hvd.barrier]:
+            with raises(hvd.HorovodInternalError, "rank 1", "CUDA_ERROR_LAUNCH_FAILED"):
+                call()
+
+
+@needs_stubs
+def test_a_kernel_that_fails_in_its_stream_ends_the_call_on_all():
+    outcome = run_ranks(3, a_kernel_fails_in_its_stream, env=ENV)
+    assert outcome.code == 0, outcome.output
+
+
 def test_what_is_refused_before_anything_travels():
     q, k, v = problem(1, [12, 30], 2, 4, 2, 8)
     tensors = narrow([q, *caches(k, v, 0, 1)], torch.float32)

@@ -2,6 +2,8 @@
 (`fake_gpu.py`), kernels that compute on the host, all against dense attention in float64."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import rueda as hvd
@@ -9,6 +11,7 @@ import rueda.attention as ra
 import torch
 from attention_oracle import LENGTH, causal, dense, dilated, error, inputs
 from rueda.attention.device import _ring
+from expect import raises
 from rueda.torch import _compiler
 from fake_gpu import ENV, FakeGpuOfAttention, needs_stubs
 from test_attention_device import EVERYTHING, OF_EACH, SLOPES, exact, one_thread, packed, window  # noqa: F401
@@ -184,10 +187,10 @@ def a_kernel_fails():
             changes.setattr(_leaves.Rank, "_WORK", {**_leaves.Rank._WORK, _leaves.p.ATTEND: _fails})
             with pytest.raises(MemoryError, match="no more"):
                 ra.ring_attention(*shards, length=LENGTH)
-        else:
-            out = ra.ring_attention(*shards, length=LENGTH)
-            assert out.shape == shards[0].shape
-        hvd.barrier()  # the other rank has what was on its way
+        with raises(hvd.HorovodInternalError, "rank 1", "the kernel of 'attend' failed", "MemoryError: there is no more"):
+            if rank == 0:
+                ra.ring_attention(*shards, length=LENGTH)  # may have what was on its way
+            hvd.barrier()
 
 
 def _fails(rank, step):
@@ -197,6 +200,27 @@ def _fails(rank, step):
 def test_what_a_kernel_raises_comes_out_of_the_call():
     outcome = run_ranks(2, a_kernel_fails, env=ENV)
     assert outcome.code == 0, outcome.output
+
+
+WITHOUT_A_JOB = '''
+import rueda.attention as ra, torch
+from fake_gpu import FakeGpuOfAttention
+with FakeGpuOfAttention(0):
+    ring = ra.VirtualRing(2)
+    try:
+        ring.attention(*[[torch.ones(1, 4, 1, 8)] * 2] * 3)
+        print("no error")
+    except ValueError as error:
+        print(error)
+'''
+
+
+def test_a_gpu_without_a_job_is_opened_by_the_settings():
+    """Those of every job: one that is wrong is refused by name."""
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = {**os.environ, **ENV, "PYTHONPATH": path, "RUEDA_DEAD_SECONDS": "never"}
+    run = subprocess.run([sys.executable, "-c", WITHOUT_A_JOB], env=environment, capture_output=True, text=True, timeout=300)
+    assert "RUEDA_DEAD_SECONDS='never'" in run.stdout, run.stdout + run.stderr
 
 
 def test_a_call_without_memory_says_so(gpu, monkeypatch):

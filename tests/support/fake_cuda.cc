@@ -12,7 +12,8 @@
 // FAKE_CUDA_DEVICES (8) says how many there are, FAKE_CUDA_ONE_UUID=1 gives all the same UUID,
 // FAKE_CUDA_MIG=1 makes each a part of one.
 // FAKE_CUDA_IDLE=1: streams do nothing and every event is reached at once, to see what the caller
-// costs. fake_cuda_live() counts what has not been destroyed.
+// costs. fake_cuda_live() counts what has not been destroyed. fake_cuda_break(device): a kernel has
+// failed there, and every later call that concerns the device's streams and events fails.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -45,6 +46,7 @@ constexpr Code kInvalidValue = 1;
 constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = 201;
 constexpr Code kInvalidHandle = 400;
+constexpr Code kLaunchFailed = 719;
 constexpr Code kCaptureUnsupported = 900;
 constexpr Code kCaptureFailed = 901;
 constexpr Code kUnjoined = 904;
@@ -54,6 +56,7 @@ constexpr int kMostDevices = 16;
 
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> synchronizing{0};
+std::atomic<bool> broken[kMostDevices];
 CUctx_st contexts[kMostDevices];
 
 // The thread's current contexts. Nothing is destroyed with the thread, which may outlive the tests.
@@ -212,6 +215,7 @@ T* at(Address address) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int64_t fake_cuda_live() { return live; }
+EXPORT void fake_cuda_break(int device) { broken[device] = true; }
 // Calls that have begun to wait for a whole device.
 EXPORT int64_t fake_cuda_synchronizing() { return synchronizing; }
 
@@ -223,6 +227,7 @@ EXPORT Code cuDriverGetVersion(int* version) {
 EXPORT Code cuGetErrorName(Code code, const char** text) {
   *text = code == kInvalidContext       ? "CUDA_ERROR_INVALID_CONTEXT"
           : code == kInvalidHandle      ? "CUDA_ERROR_INVALID_HANDLE"
+          : code == kLaunchFailed       ? "CUDA_ERROR_LAUNCH_FAILED"
           : code == kCaptureUnsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
           : code == kIsolation          ? "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"
           : code == kCapturedEvent      ? "CUDA_ERROR_CAPTURED_EVENT"
@@ -304,6 +309,7 @@ EXPORT Code cuStreamDestroy_v2(CUstream_st* stream) {
 EXPORT Code cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   CUstream_st* const to = stream_of(stream);
   if (to == nullptr || current.empty()) return kInvalidContext;
+  if (broken[to->device]) return kLaunchFailed;
   {
     const std::lock_guard capturing(capture_mutex);
     if (event->capture != nullptr) {
@@ -337,6 +343,7 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   CUstream_st* const to = stream_of(stream);
   if (to == nullptr || current.empty()) return kInvalidContext;
   if (to->device != event->device) return kInvalidHandle;
+  if (broken[to->device]) return kLaunchFailed;
   {
     const std::lock_guard capturing(capture_mutex);
     event->capture = to->capture;
@@ -350,6 +357,7 @@ EXPORT Code cuEventRecord(CUevent_st* event, CUstream_st* stream) {
 }
 EXPORT Code cuEventQuery(CUevent_st* event) {
   if (current.empty()) return kInvalidContext;
+  if (broken[event->device]) return kLaunchFailed;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
   if (is_idle()) return 0;
@@ -360,6 +368,7 @@ EXPORT Code cuEventQuery(CUevent_st* event) {
 }
 EXPORT Code cuEventSynchronize(CUevent_st* event) {
   if (current.empty()) return kInvalidContext;
+  if (broken[event->device]) return kLaunchFailed;
   if (const Code code = unsafe(); code != 0) return code;
   if (event->capture != nullptr) return kCapturedEvent;
   if (is_idle()) return 0;

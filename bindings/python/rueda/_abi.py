@@ -184,7 +184,8 @@ class AttentionDevice(ctypes.Structure):
         ("struct_size", _size_t), ("device", _int32), ("stream", _void_p), ("user", _void_p),
         ("take", ctypes.CFUNCTYPE(_void_p, _void_p, _int32, _int32, _int64)),
         ("give", ctypes.CFUNCTYPE(None, _void_p, _int32, _int32)),
-        ("perform", ctypes.CFUNCTYPE(_int32, _void_p, _int32, _int32)),
+        ("perform", ctypes.CFUNCTYPE(_int32, _void_p, _int32, _int32)), ("reason", _char_p),
+        ("reason_bytes", _size_t),
     ]
 
 

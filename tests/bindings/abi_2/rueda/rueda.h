@@ -809,11 +809,17 @@ typedef struct rueda_attention_device {
   void (*give)(void* user, int32_t place, int32_t slot);
   /* Instruction `number` of the program. Not 0: it failed, and the call ends. */
   int32_t (*perform)(void* user, int32_t place, int32_t number);
+  /* Where take and perform say why they failed, in UTF-8 with its 0 at the end, before they return;
+   * reason_bytes: its room. NULL: they do not say. */
+  char* reason;
+  size_t reason_bytes;
 } rueda_attention_device;
 /* A forward (0) or backward (1) by these kernels. With a context one plan, this rank's. Without one
  * the plans of all ranks of one process, whose messages are copies; sent (count, or NULL): the
  * bytes that each has sent. *under_way (or NULL): after an error, 1 if messages may still use
- * memory of the call, which is then not to be used again. */
+ * memory of the call, which is then not to be used again. What fails on one rank alone (take,
+ * perform, its stream) ends the context on all ranks, whose errors name the rank and the reason:
+ * the others wait for its messages. */
 RUEDA_API int32_t rueda_attention_run(rueda_context* context,
                                       const rueda_attention_plan* const* plans, int32_t count,
                                       int32_t process_set, int32_t backward,

@@ -17,6 +17,12 @@ _left_over = []  # memory of failed calls, whose messages may still use it
 class _Run:
     def __init__(self, ranks):
         self.ranks, self.error = ranks, None
+        self.reason = ctypes.create_string_buffer(512)  # for the other ranks' errors
+
+    def fail(self, error):
+        self.error = error
+        text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").replace(b"\0", b"")
+        self.reason.value = text[: len(self.reason) - 1].decode("utf-8", "ignore").encode()
 
 
 def _kept(function, otherwise):
@@ -27,7 +33,7 @@ def _kept(function, otherwise):
         try:
             return function(run.ranks[place], *arguments)
         except BaseException as error:
-            run.error = error
+            run.fail(error)
             return otherwise
 
     return called
@@ -58,7 +64,10 @@ def _called_back(ranks, tensor, function):
     device, stream = place_of(tensor)
     number = next(_numbers)
     call = _runs[number] = _Run(ranks)
-    settings = _ffi.AttentionDevice(ctypes.sizeof(_ffi.AttentionDevice), device, stream, number, *_CALLBACKS)
+    reason = ctypes.cast(call.reason, ctypes.c_char_p)
+    settings = _ffi.AttentionDevice(
+        ctypes.sizeof(_ffi.AttentionDevice), device, stream, number, *_CALLBACKS, reason, len(call.reason)
+    )
     under_way, error = ctypes.c_int32(), _ffi.Error()
     try:
         with torch.cuda.device_of(tensor):
