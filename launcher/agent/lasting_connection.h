@@ -1,4 +1,4 @@
-// A connection to the controller of an elastic job that outlives what it is made of.
+// A connection to the controller of a job that outlives what it is made of.
 //
 //   connected ──its end, no goodbye──> seeking ──found──> introduced ──> Resumed, or TakenOver
 //       │                               │  ^                 │
@@ -11,7 +11,8 @@
 // Where the controller lives a lost connection costs nothing: each message has a number
 // (proto/control.proto: Resumes), and what the other side lacks is said again over the next. Where
 // it was killed the next controller is sought, where the last one said that it would listen, and
-// told what has become of our members; the output goes there.
+// told what has become of our members; the output goes there. (Of an elastic job; one of fixed size
+// has no next one.)
 //
 // Meanwhile the ranks go on. What they write is kept up to kMostOutput, and what is dropped is
 // told; lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
@@ -49,6 +50,7 @@ class LastingConnection : public ControlConnection {
     control::AgentMessage registration;  // as the first controller had it
     control::Assign assign;
     std::chrono::duration<double> patience;
+    bool has_next = true;  // another controller follows one that is killed
   };
   static Result<std::unique_ptr<ControlConnection>> make(std::unique_ptr<ControlConnection> first,
                                                          Setup setup);
@@ -68,7 +70,7 @@ class LastingConnection : public ControlConnection {
   void finish_output() override;
   bool output_done() const override { return output_is_open_ && connection_->output_done(); }
   bool close(std::chrono::milliseconds limit) override;
-  bool lasts() const override { return true; }
+  bool lasts() const override { return setup_.has_next; }
   bool seeks() const override { return !is_known_ && !gone_; }
   int session() const override { return session_; }
   void doubt() override;
