@@ -123,7 +123,7 @@ class JobController {
   void host_finished(int host, const control::Finished& finished);
   std::vector<life::LostRank> losses_of(int host, const std::string& cause) const;
   void elastic_work();
-  void host_lost(int host, const std::string& why);
+  void host_lost(int host, const std::string& why, bool was_silent = false);
   void reap();
   void pump_starter(size_t number);
   void starter_ended(size_t number);
