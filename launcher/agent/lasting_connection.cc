@@ -128,7 +128,8 @@ void LastingConnection::send_output(MemberId member, int stream, std::string_vie
 }
 
 size_t LastingConnection::output_waiting() const {
-  return output_is_open_ ? connection_->output_waiting() : 0;
+  if (output_is_open_) return connection_->output_waiting();
+  return setup_.has_next ? 0 : output_bytes_;  // it is soon over: nothing need be dropped
 }
 
 void LastingConnection::finish_output() {
@@ -153,6 +154,8 @@ std::vector<control::ControllerMessage> LastingConnection::take() {
       return {};
     }
   }
+  if (!is_known_) drop_if_unanswered();
+  if (connection_ == nullptr) return {};
   const bool ended = connection_->gone();
   std::vector<control::ControllerMessage> messages = connection_->take();
   heard_ = heard_ || !messages.empty();
@@ -314,6 +317,17 @@ void LastingConnection::give_up_if_due() {
   gone_ = true;
 }
 
+// A network may have taken us there and no further.
+void LastingConnection::drop_if_unanswered() {
+  give_up_if_due();
+  if (gone_ || connection_->gone() || Clock::now() - introduced_ < kAnswer) return;
+  {
+    const std::lock_guard lock(mutex_);
+    retire(std::move(connection_));
+  }
+  begin_seeking(true);
+}
+
 void LastingConnection::introduce() {
   {
     const std::lock_guard lock(mutex_);
@@ -323,6 +337,7 @@ void LastingConnection::introduce() {
   const std::lock_guard lock(mutex_);
   connection_ = std::move(found_);
   address_ = connection_->address();
+  introduced_ = Clock::now();
   before_registering_ = sent_.size();
   connection_->send(registration());
 }

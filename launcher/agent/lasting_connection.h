@@ -2,7 +2,7 @@
 //
 //   connected ──its end, no goodbye──> seeking ──found──> introduced ──> Resumed, or TakenOver
 //       │                               │  ^                 │
-//       └─silence: one beside it────────┘  └──────ended──────┘
+//       └─silence: one beside it────────┘  └──ended, silent──┘
 //                                       └─patience──> gone for good
 //
 //   Resumed     the same controller goes on where it was
@@ -15,7 +15,7 @@
 // has no next one.)
 //
 // Meanwhile the ranks go on. What they write is kept up to kMostOutput, and what is dropped is
-// told; lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
+// told (where nobody but the same controller may come no more is taken from them before that); lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
 // store) is not kept for another controller: its owner sends it anew when session() has changed.
 //
 // Owns its connection, a thread that seeks, and those that wait for the end of connections which
@@ -86,6 +86,7 @@ class LastingConnection : public ControlConnection {
   void seek(bool at_once);
   void stop_seeking();
   void give_up_if_due();
+  void drop_if_unanswered();
   void replace_doubted();
   void retire(std::unique_ptr<ControlConnection> old);
   void introduce();
@@ -111,6 +112,7 @@ class LastingConnection : public ControlConnection {
   bool heard_ = true;                     // something, from this controller
   std::atomic<Clock::time_point> since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
+  Clock::time_point introduced_;  // over the connection that there is, where it is not known yet
 
   uint64_t serial_ = 0;
   std::string record_, host_address_;

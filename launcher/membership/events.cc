@@ -158,7 +158,7 @@ void Decider::State::on(const HostLost& event) {
     if (!first_failed) first_code = 1;  // no code will come
     if (policy.elastic && event.was_silent && !member.leaving && !unheard) {
       unheard = id;
-      unheard_how = name_of(member) + ": " + event.how;
+      unheard_how = name_of(member) + " ended: " + event.how;
     }
     lose(member, event.how);
   }

@@ -164,7 +164,7 @@ void Decider::State::fail_job(const std::string& why) {
 void Decider::State::fail_unheard() {
   first_failed = unheard;
   first_code = 1;
-  end_job(1, unheard_how + "; others have ended with code 0, how it ended nobody has heard");
+  end_job(1, "others have ended with code 0, and nobody has heard how " + unheard_how);
 }
 
 void Decider::State::end_job(int code, std::string text) {
