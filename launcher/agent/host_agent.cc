@@ -297,8 +297,8 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
   if (assign.value().door_addresses_size() > 0) {
     const double driver_timeout = assign.value().driver_timeout();
     const bool has_next = driver_timeout > 0;
-    const std::chrono::duration<double> patience(
-        has_next ? driver_timeout : assign.value().silence_seconds());
+    const std::chrono::duration<double> patience(has_next ? driver_timeout
+                                                          : assign.value().silence_seconds());
     client = LastingConnection::make(
         std::move(client).value(),
         {ticket, introduction.registration(), assign.value(), patience, has_next});

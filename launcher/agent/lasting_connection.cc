@@ -308,8 +308,8 @@ void LastingConnection::give_up_if_due() {
   if (!at_end && now - since_.load() < setup_.patience) return;
   std::ostringstream text;
   if (setup_.has_next)
-    text << "the job's controller is gone, and no other has come within "
-         << setup_.patience.count() << " s (--driver-timeout)";
+    text << "the job's controller is gone, and no other has come within " << setup_.patience.count()
+         << " s (--driver-timeout)";
   else
     text << "the connection to the job's controller has ended, and no other could be made for "
          << setup_.patience.count() << " s (--silence-timeout)";

@@ -15,8 +15,9 @@
 // has no next one.)
 //
 // Meanwhile the ranks go on. What they write is kept up to kMostOutput, and what is dropped is
-// told (where nobody but the same controller may come no more is taken from them before that); lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
-// store) is not kept for another controller: its owner sends it anew when session() has changed.
+// told; where no next controller may come no more is taken from them before that. Lines for the
+// user are kept up to kMostLines. What is of the moment (signs of life, bytes of the store) is not
+// kept for another controller: its owner sends it anew when session() has changed.
 //
 // Owns its connection, a thread that seeks, and those that wait for the end of connections which
 // were given up. Threads: as ControlConnection.

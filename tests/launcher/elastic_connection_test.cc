@@ -114,9 +114,10 @@ TEST_CASE("a job of fixed size loses nothing of what is written while a connecti
   const std::string written = folder.file("written");
   Job job({"--rsh-agent", folder.file("there"), "--verbose", "-np", "2", "-H", "one:1,two:1", "sh",
            "-c",
-           "until [ -e " + folder.file("go") + " ]; do sleep 0.01; done; if [ $RANK = 1 ]; then seq " +
-               std::to_string(kLines) + "; touch " + written + "; fi; until [ -e " +
-               folder.file("stop") + " ]; do sleep 0.01; done"});
+           "until [ -e " + folder.file("go") +
+               " ]; do sleep 0.01; done; if [ $RANK = 1 ]; then seq " + std::to_string(kLines) +
+               "; touch " + written + "; fi; until [ -e " + folder.file("stop") +
+               " ]; do sleep 0.01; done"});
   wait_for(&job, " is pid ", 2);
   const pid_t agent = agent_of(job, "two");
   kill(job.agent(), SIGSTOP);  // ruedarun's child is the controller

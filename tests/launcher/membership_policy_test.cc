@@ -530,7 +530,8 @@ TEST_CASE("a silent host whose ranks nobody has heard end is a failure, whoever 
     job.exit(0);
   }
   const std::string end =
-      "1: others have ended with code 0, and nobody has heard how rank 1 on b ended: no sign of life "
+      "1: others have ended with code 0, and nobody has heard how rank 1 on b ended: no sign of "
+      "life "
       "for 5 s";
   CHECK(job.ended() == end);
   CHECK(job.got<EndJob>()[0].failed == MemberId{1});
