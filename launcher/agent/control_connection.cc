@@ -290,6 +290,7 @@ std::shared_ptr<grpc::Channel> make_channel(const Ticket& ticket, const std::str
   arguments.SetSslTargetNameOverride(kControllerName);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // never one that is in use
   arguments.SetInt("grpc.min_reconnect_backoff_ms", 200);
   arguments.SetInt("grpc.max_reconnect_backoff_ms", 1000);
   arguments.SetMaxReceiveMessageSize(kMaxControlBytes);

@@ -295,10 +295,13 @@ int work(const Ticket& ticket, const AgentArguments& arguments, const Environmen
                 "the controller has not taken this host: " + assign.status().message());
   }
   if (assign.value().door_addresses_size() > 0) {
-    client =
-        LastingConnection::make(std::move(client).value(),
-                                {ticket, introduction.registration(), assign.value(),
-                                 std::chrono::duration<double>(assign.value().driver_timeout())});
+    const double driver_timeout = assign.value().driver_timeout();
+    const bool has_next = driver_timeout > 0;
+    const std::chrono::duration<double> patience(has_next ? driver_timeout
+                                                          : assign.value().silence_seconds());
+    client = LastingConnection::make(
+        std::move(client).value(),
+        {ticket, introduction.registration(), assign.value(), patience, has_next});
     if (!client.ok()) return fail(kLauncherFailure, client.status().message());
   }
   GrpcControllerClient controller(client.value().get(), assign.value().silence_seconds());

@@ -128,7 +128,8 @@ void LastingConnection::send_output(MemberId member, int stream, std::string_vie
 }
 
 size_t LastingConnection::output_waiting() const {
-  return output_is_open_ ? connection_->output_waiting() : 0;
+  if (output_is_open_) return connection_->output_waiting();
+  return setup_.has_next ? 0 : output_bytes_;  // it is soon over: nothing need be dropped
 }
 
 void LastingConnection::finish_output() {
@@ -153,6 +154,8 @@ std::vector<control::ControllerMessage> LastingConnection::take() {
       return {};
     }
   }
+  if (!is_known_) drop_if_unanswered();
+  if (connection_ == nullptr) return {};
   const bool ended = connection_->gone();
   std::vector<control::ControllerMessage> messages = connection_->take();
   heard_ = heard_ || !messages.empty();
@@ -304,10 +307,25 @@ void LastingConnection::give_up_if_due() {
       finishing_since_ && now - std::max(*finishing_since_, since_.load()) > kPatienceAtEnd;
   if (!at_end && now - since_.load() < setup_.patience) return;
   std::ostringstream text;
-  text << "the job's controller is gone, and no other has come within " << setup_.patience.count()
-       << " s (--driver-timeout)";
+  if (setup_.has_next)
+    text << "the job's controller is gone, and no other has come within " << setup_.patience.count()
+         << " s (--driver-timeout)";
+  else
+    text << "the connection to the job's controller has ended, and no other could be made for "
+         << setup_.patience.count() << " s (--silence-timeout)";
   why_ = text.str();
   gone_ = true;
+}
+
+// A network may have taken us there and no further.
+void LastingConnection::drop_if_unanswered() {
+  give_up_if_due();
+  if (gone_ || connection_->gone() || Clock::now() - introduced_ < kAnswer) return;
+  {
+    const std::lock_guard lock(mutex_);
+    retire(std::move(connection_));
+  }
+  begin_seeking(true);
 }
 
 void LastingConnection::introduce() {
@@ -319,6 +337,7 @@ void LastingConnection::introduce() {
   const std::lock_guard lock(mutex_);
   connection_ = std::move(found_);
   address_ = connection_->address();
+  introduced_ = Clock::now();
   before_registering_ = sent_.size();
   connection_->send(registration());
 }

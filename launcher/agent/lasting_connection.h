@@ -1,8 +1,8 @@
-// A connection to the controller of an elastic job that outlives what it is made of.
+// A connection to the controller of a job that outlives what it is made of.
 //
 //   connected ──its end, no goodbye──> seeking ──found──> introduced ──> Resumed, or TakenOver
 //       │                               │  ^                 │
-//       └─silence: one beside it────────┘  └──────ended──────┘
+//       └─silence: one beside it────────┘  └──ended, silent──┘
 //                                       └─patience──> gone for good
 //
 //   Resumed     the same controller goes on where it was
@@ -11,11 +11,13 @@
 // Where the controller lives a lost connection costs nothing: each message has a number
 // (proto/control.proto: Resumes), and what the other side lacks is said again over the next. Where
 // it was killed the next controller is sought, where the last one said that it would listen, and
-// told what has become of our members; the output goes there.
+// told what has become of our members; the output goes there. (Of an elastic job; one of fixed size
+// has no next one.)
 //
 // Meanwhile the ranks go on. What they write is kept up to kMostOutput, and what is dropped is
-// told; lines for the user up to kMostLines. What is of the moment (signs of life, bytes of the
-// store) is not kept for another controller: its owner sends it anew when session() has changed.
+// told; where no next controller may come no more is taken from them before that. Lines for the
+// user are kept up to kMostLines. What is of the moment (signs of life, bytes of the store) is not
+// kept for another controller: its owner sends it anew when session() has changed.
 //
 // Owns its connection, a thread that seeks, and those that wait for the end of connections which
 // were given up. Threads: as ControlConnection.
@@ -49,6 +51,7 @@ class LastingConnection : public ControlConnection {
     control::AgentMessage registration;  // as the first controller had it
     control::Assign assign;
     std::chrono::duration<double> patience;
+    bool has_next = true;  // another controller follows one that is killed
   };
   static Result<std::unique_ptr<ControlConnection>> make(std::unique_ptr<ControlConnection> first,
                                                          Setup setup);
@@ -68,7 +71,7 @@ class LastingConnection : public ControlConnection {
   void finish_output() override;
   bool output_done() const override { return output_is_open_ && connection_->output_done(); }
   bool close(std::chrono::milliseconds limit) override;
-  bool lasts() const override { return true; }
+  bool lasts() const override { return setup_.has_next; }
   bool seeks() const override { return !is_known_ && !gone_; }
   int session() const override { return session_; }
   void doubt() override;
@@ -84,6 +87,7 @@ class LastingConnection : public ControlConnection {
   void seek(bool at_once);
   void stop_seeking();
   void give_up_if_due();
+  void drop_if_unanswered();
   void replace_doubted();
   void retire(std::unique_ptr<ControlConnection> old);
   void introduce();
@@ -109,6 +113,7 @@ class LastingConnection : public ControlConnection {
   bool heard_ = true;                     // something, from this controller
   std::atomic<Clock::time_point> since_;  // we seek; one that says nothing does not count
   std::optional<Clock::time_point> finishing_since_;
+  Clock::time_point introduced_;  // over the connection that there is, where it is not known yet
 
   uint64_t serial_ = 0;
   std::string record_, host_address_;

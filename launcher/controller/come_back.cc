@@ -18,7 +18,7 @@ constexpr int kFailureOfSsh = 255;  // of its own connection, perhaps: the agent
 
 void JobController::connection_ended(int number, const std::string& why) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
-  const bool may_return = host.state == State::kRunning && has_successor() && failure_ == 0;
+  const bool may_return = host.state == State::kRunning && may_come_back() && failure_ == 0;
   if (may_return && !is_dead(number)) {
     host.is_cut = true;
     narrate("host " + host.name() + ": " + why + "; its agent may make another");
@@ -43,6 +43,12 @@ bool JobController::is_dead(int number) const {
   return !WIFEXITED(status) || WEXITSTATUS(status) != kFailureOfSsh;
 }
 
+// How long an agent tries.
+double JobController::return_seconds() const {
+  return has_successor() ? plan_.options.elastic.driver_timeout_seconds
+                         : plan_.options.silence_seconds;
+}
+
 bool JobController::any_cut() const {
   return std::ranges::any_of(hosts_, [](const JobHost& host) {
     return host.state == State::kRunning && (host.is_cut || host.suspect);
@@ -51,7 +57,7 @@ bool JobController::any_cut() const {
 
 // Where a connection that is silent has ended only the agent may know.
 void JobController::await_return() {
-  if (awaits_return_ || listens_for_late_ || !has_successor() || server_ == nullptr) return;
+  if (awaits_return_ || listens_for_late_ || !may_come_back() || server_ == nullptr) return;
   const Status listens = server_->listen_for_return(plan_.succession->door());
   awaits_return_ = listens.ok();
   if (!listens.ok()) say("agents cannot come back: " + listens.message());
@@ -66,7 +72,7 @@ void JobController::await_no_return() {
   const auto lately = [](const std::optional<TimePoint>& then, double seconds) {
     return then && clock_now() - *then < std::chrono::duration<double>(seconds);
   };
-  if (lately(lost_cut_, plan_.options.elastic.driver_timeout_seconds)) return;
+  if (lately(lost_cut_, return_seconds())) return;
   if (lately(heard_again_, plan_.options.silence_seconds)) return;
   awaits_return_ = false;
   lost_cut_.reset();

@@ -68,12 +68,12 @@ void ElasticMembers::ended(const RankEnd& end) {
 }
 
 void ElasticMembers::host_lost(const std::string& host, const std::string& how,
-                               const std::vector<life::LostRank>& losses) {
+                               const std::vector<life::LostRank>& losses, bool was_silent) {
   for (const life::LostRank& lost : losses) {
     const auto known = members_.find(lost.member);
     if (known != members_.end() && !known->second.loss) known->second.loss = lost;
   }
-  events_.push_back(membership::HostLost{host, how});
+  events_.push_back(membership::HostLost{host, how, was_silent});
   hosts_changed();
 }
 

@@ -78,7 +78,7 @@ class ElasticMembers {
   void ended(const RankEnd& end);
   // With all that ran there: a verdict for each of them, whose ends follow.
   void host_lost(const std::string& host, const std::string& how,
-                 const std::vector<life::LostRank>& losses);
+                 const std::vector<life::LostRank>& losses, bool was_silent);
   // Its ranks leave at their next commit, and it is not used before it has been off the list. What
   // comes of it, in words; or why it is not drained. `as_last`: also when there is no other.
   Result<std::string> drain(const std::string& host, bool as_last = false);

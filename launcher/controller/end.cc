@@ -100,7 +100,7 @@ std::vector<life::LostRank> JobController::losses_of(int number, const std::stri
   return losses;
 }
 
-void JobController::host_lost(int number, const std::string& why) {
+void JobController::host_lost(int number, const std::string& why, bool was_silent) {
   JobHost& host = hosts_[static_cast<size_t>(number)];
   if (host.over()) return;
   const bool ran = host.state == State::kRunning;
@@ -122,7 +122,8 @@ void JobController::host_lost(int number, const std::string& why) {
   say(text);
   const bool gone_on = goes_on();
   if (gone_on) bar_lost(host.name());
-  if (gone_on) books_.elastic()->host_lost(host.name(), "the host is gone: " + why, losses);
+  if (gone_on)
+    books_.elastic()->host_lost(host.name(), "the host is gone: " + why, losses, was_silent);
   leave_round(number);
   const bool first = supervisor_.cause() == StopCause::kNone;
   const int noticed = static_cast<int>(noticed_.size());

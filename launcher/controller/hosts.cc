@@ -220,7 +220,7 @@ void JobController::assign(int number, const std::vector<std::string>& environme
   job.elastic = elastic();
   job.num_proc = plan_.options.num_proc;
   job.door_addresses = plan_.succession->door_addresses();
-  job.driver_timeout = plan_.options.elastic.driver_timeout_seconds;
+  job.driver_timeout = has_successor() ? plan_.options.elastic.driver_timeout_seconds : 0;
   control::ControllerMessage message;
   // A node has the environment of its own command; ours is complete.
   const bool whole = plan_.nodes && host.plan.ours;

@@ -123,7 +123,7 @@ class JobController {
   void host_finished(int host, const control::Finished& finished);
   std::vector<life::LostRank> losses_of(int host, const std::string& cause) const;
   void elastic_work();
-  void host_lost(int host, const std::string& why);
+  void host_lost(int host, const std::string& why, bool was_silent = false);
   void reap();
   void pump_starter(size_t number);
   void starter_ended(size_t number);
@@ -138,7 +138,10 @@ class JobController {
   bool all_over() const;
   bool elastic() const { return plan_.elastic.has_value(); }
   // Another controller follows where we are killed.
-  bool has_successor() const { return !plan_.succession->door_addresses().empty(); }
+  bool has_successor() const { return plan_.succession->has_next(); }
+  // An agent whose connection has ended may make another.
+  bool may_come_back() const { return !plan_.succession->door_addresses().empty(); }
+  double return_seconds() const;
   // Its ranks come and go still.
   bool goes_on() const;
   int count(JobHost::State state) const;

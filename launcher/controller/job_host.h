@@ -48,7 +48,7 @@ struct JobText {
   bool verbose = false, hangup_ignored = false;
   bool elastic = false;
   int num_proc = 1;                         // of an elastic job: to begin with
-  std::vector<std::string> door_addresses;  // where a controller that takes over would listen
+  std::vector<std::string> door_addresses;  // where agents come back to
   double driver_timeout = 0;
 };
 control::Assign make_assignment(const JobText& job, const HostPlan& host, int host_index,

@@ -259,7 +259,7 @@ void JobController::check_silence(TimePoint at) {
       text << (host.is_cut ? "its connection has ended, and no other was made for "
                            : "no sign of life for ")
            << plan_.options.silence_seconds << " s";
-      host_lost(static_cast<int>(i), text.str());
+      host_lost(static_cast<int>(i), text.str(), true);
     } else if (silent > kSuspectAfter && !host.suspect) {
       host.suspect = true;
       say("host " + host.name() + " has given no sign of life for 1 s");

@@ -62,7 +62,7 @@ Status JobController::prepare() {
   setup.token = plan_.succession->token();
   if (taking_over_) setup.bound = plan_.succession->door();
   setup.takes_over = taking_over_;
-  setup.resumes = elastic() && has_successor();
+  setup.resumes = may_come_back();
   RUEDA_ASSIGN_OR_RETURN(setup.addresses,
                          order_addresses(read_interfaces(), plan_.options.network_interfaces));
   const bool some_here =

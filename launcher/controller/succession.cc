@@ -37,7 +37,7 @@ Result<std::unique_ptr<Succession>> Succession::make(const Setup& setup) {
       mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return errno_status("cannot share memory with the controller", errno);
   made->page_ = new (memory) Page;
-  if (setup.has_next) RUEDA_RETURN_IF_ERROR(made->open_door());
+  RUEDA_RETURN_IF_ERROR(made->open_door());
   return made;
 }
 
@@ -81,7 +81,7 @@ std::vector<ListeningSocket> Succession::door() const {
 bool Succession::may_follow(std::chrono::steady_clock::time_point now) {
   while (!deaths_.empty() && now - deaths_.front() > kDeathSpan) deaths_.pop_front();
   deaths_.push_back(now);
-  return acted() != 0 && !door_addresses_.empty() && deaths_.size() <= kMostDeaths;
+  return acted() != 0 && has_next() && deaths_.size() <= kMostDeaths;
 }
 
 std::optional<int> Succession::job_code() const {

@@ -68,13 +68,15 @@ class Succession {
   // Where another controller would listen, and agents are told to come back to. Empty where the
   // port is fixed: that is free.
   std::vector<ListeningSocket> door() const;
-  // Of the door; empty: nobody takes over.
+  // Of the door; empty: no agent can come back.
   const std::vector<std::string>& door_addresses() const { return door_addresses_; }
   rendezvous::StoreJournal::Files journal() const;
 
   // The newest record that was acted on: an older one is no last decision.
   void acted_on(uint64_t serial) { page_->acted.store(serial); }
   uint64_t acted() const { return page_->acted.load(); }
+  // Another controller follows one that is killed.
+  bool has_next() const { return setup_.has_next && !door_addresses_.empty(); }
   // No rank runs any more: nobody is to follow us.
   void job_is_over(int exit_code) { page_->code.store(exit_code); }
   // Whose agent was heard last to be with the job.

@@ -195,7 +195,8 @@ void JobController::go_on(const std::vector<ElasticMembers::Living>& living) {
   for (const std::string& host : members->hosts_with_members()) {
     if (is_here(host)) continue;
     say("host " + host + " is lost: it has not come back to the new controller");
-    members->host_lost(host, "the host is gone: it has not come back to the new controller", {});
+    members->host_lost(host, "the host is gone: it has not come back to the new controller", {},
+                       true);
   }
   members->hosts_changed();
 }

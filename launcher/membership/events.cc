@@ -84,7 +84,9 @@ void Decider::State::finished(Member& member) {
     // Who fails because this one has left is not to wait for a verdict.
     if (policy.elastic && alive > 0) do_(Announce{serial, told | kFinishing, who_lives()});
   }
-  if (alive == 0 && !end_at) end_job(0, "");
+  if (alive > 0 || end_at) return;
+  if (unheard) return fail_unheard();
+  end_job(0, "");
 }
 
 void Decider::State::on(const MemberEnters& event) {
@@ -154,6 +156,10 @@ void Decider::State::on(const HostLost& event) {
       continue;
     }
     if (!first_failed) first_code = 1;  // no code will come
+    if (policy.elastic && event.was_silent && !member.leaving && !unheard) {
+      unheard = id;
+      unheard_how = name_of(member) + " ended: " + event.how;
+    }
     lose(member, event.how);
   }
   const Member* first = first_failed ? find(*first_failed) : nullptr;

@@ -338,6 +338,7 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   since = now;
   told = 0;
   by_loss = false;
+  unheard.reset();
   if (finishing) begin_rest();
   first_left.reset();
   unfenced.clear();

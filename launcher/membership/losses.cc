@@ -53,6 +53,7 @@ void Decider::State::lose(Member& member, const std::string& how, bool is_final)
     first_failed = member.id;
     first_how = name_of(member) + ": " + how;
   }
+  if (finishing && unheard) return fail_unheard();
   if (!policy.elastic || finishing) return fail_job("");
   if (was_leaving) return;  // a place that is given up is not filled, and its host is not to blame
   switch (policy.on_failure) {
@@ -156,6 +157,14 @@ void Decider::State::fail_job(const std::string& why) {
   if (!first_failed) first_code = 1;
   if (first_code) return end_job(*first_code, end_text);
   end_at = after(now, policy.fence_patience);
+}
+
+// Who was heard has ended with 0, before or after that: as if the silent ones had failed, who may
+// have been about to save something. Those that are left and go on without them need not care.
+void Decider::State::fail_unheard() {
+  first_failed = unheard;
+  first_code = 1;
+  end_job(1, "others have ended with code 0, and nobody has heard how " + unheard_how);
 }
 
 void Decider::State::end_job(int code, std::string text) {

@@ -113,6 +113,7 @@ struct MemberEnters {
 struct HostLost {
   std::string host;
   std::string how;
+  bool was_silent = false;  // its ranks may have ended well
 };
 // Its members are to leave at their next commit (rueda drain, a notice of preemption). It may be
 // one that is not there yet.

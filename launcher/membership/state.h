@@ -99,6 +99,7 @@ struct MembershipDecider::State {
   void stop(Member& member, const std::string& why);
   void begin_ending();
   void fail_job(const std::string& why);
+  void fail_unheard();
   void end_job(int code, std::string text);
 
   // ---- forming.cc: the next epoch
@@ -194,6 +195,9 @@ struct MembershipDecider::State {
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;
   std::string first_how;
+  // Of this epoch, lost with its silent host: how it ended nobody has heard.
+  std::optional<MemberId> unheard;
+  std::string unheard_how;
   std::optional<Time> end_at;  // the job fails then at the latest; its exit code is awaited
   std::string end_text;
   int end_code = 0;

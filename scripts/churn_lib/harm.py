@@ -103,7 +103,7 @@ class ChurnJob(Job):
         except ProcessLookupError:
             pass  # it was removed meanwhile
         if kind in ("raise", "exit"):  # it ends when it gets to it
-            self.await_(f"process {pid} has ended", lambda: not is_alive(pid))
+            self.await_(f"process {pid} has ended", lambda: not is_alive(pid), steps_count=False)
 
     def churn(self):
         self.await_("there is a step", lambda: self.steps() >= 0)

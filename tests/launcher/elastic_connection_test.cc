@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -104,6 +105,40 @@ TEST_CASE("what ranks write comes once and in order, however often the connectio
   }
   CHECK(next[0] == kLines + 1);
   CHECK(next[1] == kLines + 1);
+  CHECK(job.wait_until_gone());
+}
+
+TEST_CASE("a job of fixed size loses nothing of what is written while a connection is cut") {
+  const HostsFolder folder;
+  constexpr int kLines = 1'000'000;  // 7 MB: more than an agent keeps
+  const std::string written = folder.file("written");
+  Job job({"--rsh-agent", folder.file("there"), "--verbose", "-np", "2", "-H", "one:1,two:1", "sh",
+           "-c",
+           "until [ -e " + folder.file("go") +
+               " ]; do sleep 0.01; done; if [ $RANK = 1 ]; then seq " + std::to_string(kLines) +
+               "; touch " + written + "; fi; until [ -e " + folder.file("stop") +
+               " ]; do sleep 0.01; done"});
+  wait_for(&job, " is pid ", 2);
+  const pid_t agent = agent_of(job, "two");
+  kill(job.agent(), SIGSTOP);  // ruedarun's child is the controller
+  CHECK(cut(agent) >= 1);
+  folder.write("go", "");
+  // Who kept less than all of it would have read all by then.
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (!std::filesystem::exists(written) && std::chrono::steady_clock::now() < soon)
+    usleep(10'000);
+  kill(job.agent(), SIGCONT);
+  wait_for(&job, kMadeAgain);
+  folder.write("stop", "");
+  CHECK(job.wait() == 0);
+  INFO(job.err());
+  int next = 1;
+  for (const std::string& line : job.out_lines()) {
+    if (line != "[1]<stdout>: " + std::to_string(next++))
+      FAIL("after line " << next - 2 << " came " << line);
+  }
+  CHECK(next == kLines + 1);
+  CHECK_FALSE(has(job.err(), "were dropped"));
   CHECK(job.wait_until_gone());
 }
 

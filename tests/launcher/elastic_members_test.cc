@@ -51,7 +51,7 @@ TEST_CASE("who drains a host is answered with losses in view that are not decide
   REQUIRE(job.members->drain("c").ok());
   REQUIRE(job.kept == 2);  // and nothing is decided before it is
   CHECK_FALSE(job.members->drains_are_kept());
-  job.members->host_lost("b", kGone, {});
+  job.members->host_lost("b", kGone, {}, false);
   const Result<std::string> last = job.members->drain("a");
   REQUIRE_FALSE(last.ok());
   CHECK(last.status().message().find("is the only one that the job can use") != std::string::npos);
@@ -64,7 +64,7 @@ TEST_CASE("who drains a host is answered with losses in view that are not decide
 TEST_CASE("of two hosts that are drained one after the other the second is the last",
           "[elastic_members]") {
   Members job;
-  job.members->host_lost("b", kGone, {});
+  job.members->host_lost("b", kGone, {}, false);
   job.work();
   CHECK(job.members->drain("c").ok());
   CHECK_FALSE(job.members->drain("a").ok());

@@ -514,6 +514,43 @@ TEST_CASE("after a rank's success nobody is replaced, and a failure is the job's
   }
 }
 
+TEST_CASE("a silent host whose ranks nobody has heard end is a failure, whoever ended first",
+          "[membership]") {
+  Job job(elastic(2, 1), {{"a", 1}, {"b", 1}});
+  job.all_first();
+  const HostLost silent{"b", "no sign of life for 5 s", true};
+  SECTION("it is lost when the others have ended") {
+    job.exit(0);
+    CHECK(job.ended() == "");
+    job.on(silent);
+  }
+  SECTION("it is lost while the others are about to end") {
+    job.on(silent);
+    CHECK(job.ended() == "");
+    job.exit(0);
+  }
+  const std::string end =
+      "1: others have ended with code 0, and nobody has heard how rank 1 on b ended: no sign of "
+      "life "
+      "for 5 s";
+  CHECK(job.ended() == end);
+  CHECK(job.got<EndJob>()[0].failed == MemberId{1});
+}
+
+TEST_CASE("a silent host that the others have gone on without costs no success", "[membership]") {
+  Job job(elastic(2, 1), {{"a", 1}, {"b", 1}});
+  job.all_first();
+  const bool was_silent = GENERATE(true, false);
+  job.on(HostLost{"b", "no sign of life for 5 s", was_silent});
+  if (was_silent) {  // of another it is known that it had not ended
+    job.back(0, 1);
+    job.idle(1);
+    REQUIRE(job.entered() == Members{0});
+  }
+  job.exit(0);
+  CHECK(job.ended() == "0: ");
+}
+
 TEST_CASE(
     "after a rank's success the others are told, and may heal, but have no more than a timeout",
     "[membership]") {

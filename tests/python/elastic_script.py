@@ -9,7 +9,8 @@ die when each has acknowledged that step and a checkpoint is whole. PHASE: ``bac
 FOLDER/<member>: ``did STEP SIZE TOTAL DIGEST``, with the sum of all gradients, which is a whole number, and a digest of
 its parameters. The lines are there whatever happens to the process.
 
-TEST_CHECKPOINT: folder of the job's checkpoints.
+TEST_CHECKPOINT: folder of the job's checkpoints. TEST_RESET_TALKS: reset callbacks talk to all others, after a line
+``reset EPOCH``; who dies in one waits until all are in theirs.
 """
 
 import hashlib
@@ -114,8 +115,19 @@ def train(state):
         die_at("done", step)
 
 
+def reset():
+    if "TEST_RESET_TALKS" not in os.environ:
+        return die_at("reset", state.step)
+    said = f"reset {runtime.epoch.number}\n"
+    os.write(report, said.encode())
+    if any((member, phase, step) == (str(runtime.epoch.member), "reset", str(state.step)) for member, phase, step, _ in faults):
+        eventually(lambda: sum(said in said_by(member) for member in os.listdir(folder)) == hvd.size())
+    die_at("reset", state.step)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="reset").item() == hvd.size()
+
+
 state = State(model, optimizer, step=0, size=0, total=0, checkpoint=kept)
-state.register_reset_callbacks([lambda: die_at("reset", state.step)])
+state.register_reset_callbacks([reset])
 train(state)
 say("end", state.step, state.total, model.digest())
 hvd.shutdown()

@@ -150,6 +150,70 @@ def test_a_control_connection_that_stays_silent_is_that_hosts_death_and_the_othe
     assert [sizes(said, member) for member in (victim, stays, leaves)] == [[3], [3, 2, 1], [3, 2]]
 
 
+ENDS = """
+import os, pathlib, sys, time
+import rueda.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(2, 1)
+state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), 0.1), step=0)
+folder = pathlib.Path(sys.argv[1])
+
+
+@hvd.elastic.run
+def train(state):
+    last = False
+    while not last:
+        last = bool(hvd.allreduce(torch.full((1,), float((folder / "last").exists())), op=hvd.Max).item())
+        state.step += 1
+        state.commit()
+        if state.step == 1:
+            print("begun", flush=True)
+    return hvd.rank()
+
+
+rank = train(state)
+hvd.shutdown()
+(folder / f"trained-{rank}").touch()
+while rank == 0 and not (folder / "end").exists():
+    time.sleep(0.01)
+os._exit(0)
+"""
+
+
+@needs_nft
+@pytest.mark.parametrize("ends", ["first", pytest.param("last", marks=pytest.mark.slow), "in time"])
+def test_how_ranks_of_a_silent_host_ended_must_be_heard_for_a_success(lab, tmp_path, ends):
+    """All have trained to the end; whether another's process has ended by then makes no difference."""
+    one, two, _ = lab.hosts
+    script = tmp_path / "train.py"
+    script.write_text(ENDS)
+    options = ["-np", 2, "-H", f"{one}:1,{two}:1", "--min-np", 1, "--silence-timeout", 3, "--verbose"]
+    job = Job(*options, "--rsh-agent", "ip netns exec", sys.executable, script, tmp_path)
+    job.wait_for("<stdout>: begun", 2)
+    with lab.dropped(1, lab.address(98)):  # this machine has nobody but the controller
+        (tmp_path / "last").touch()
+        end = time.monotonic() + PATIENCE
+        while not all((tmp_path / f"trained-{rank}").exists() for rank in (0, 1)):
+            assert time.monotonic() < end, job.text
+            time.sleep(0.02)
+        if ends == "first":
+            job.wait_for(f"host {two} .*is lost: no sign of life for 3 s")
+            (tmp_path / "end").touch()
+            assert job.wait() == 1, job.text
+        elif ends == "last":
+            (tmp_path / "end").touch()
+            assert job.wait() == 1, job.text
+        else:
+            (tmp_path / "end").touch()
+            job.wait_for("rank 0 .* exited with code 0")
+    assert job.wait() == (0 if ends == "in time" else 1), job.text
+    nobody = f"others have ended with code 0, and nobody has heard how rank 1 on {two} ended: the host is gone: no sign of life for 3 s"
+    assert (nobody in job.text) == (ends != "in time"), job.text
+    assert wait_until_empty(lab)
+
+
 LEAVES = """
 import os
 import rueda.torch as hvd

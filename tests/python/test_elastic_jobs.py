@@ -17,11 +17,11 @@ def said_in(folder):
     return {int(path.name): [line.split() for line in path.read_text().splitlines()] for path in folder.iterdir()}
 
 
-def start(folder, ranks, steps, size, *faults, options=("--min-np", "1"), checkpoint=None):
+def start(folder, ranks, steps, size, *faults, options=("--min-np", "1"), checkpoint=None, env=()):
     """Runs one; returns its code, its output and what each member has said, as lists of words."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, SCRIPT, folder, steps, size, *faults]
-    env = {"TEST_CHECKPOINT": str(checkpoint)} if checkpoint else {}
+    env = dict(env) | ({"TEST_CHECKPOINT": str(checkpoint)} if checkpoint else {})
     code, output = launch(ranks, command, options=options, env=env)
     return code, output, said_in(folder)
 
@@ -67,6 +67,22 @@ def test_ranks_are_killed_one_after_another_in_every_phase(tmp_path):
     # What dies after its backward pass may have given all its gradients: that step counts, with it or without it.
     assert [int(story[step][0]) for step in (4, 5, 11, 13, 19, 21)] == [6, 4, 4, 2, 2, 1]
     assert [member for member, lines in said.items() if lines[-1][0] == "end"] == [0]
+
+
+@pytest.mark.parametrize("victims", [pytest.param((2,), marks=pytest.mark.slow), (0, 3)], ids=str)
+def test_ranks_that_are_killed_while_all_are_in_their_reset_callbacks_are_one_more_loss(tmp_path, victims):
+    """The others are in theirs, in a collective, which ends with the loss: another epoch, and callbacks anew."""
+    faults = ["1:backward:5", *(f"{victim}:reset:5" for victim in victims)]
+    left = sorted({0, 2, 3, 4} - set(victims))
+    said = job(tmp_path, 5, 10, len(left), *faults, options=("--min-np", "1", "--on-failure", "shrink"), env={"TEST_RESET_TALKS": "1"})
+    story = check(said, 10)
+    assert [int(story[step][0]) for step in (4, 6)] == [5, len(left)]
+    for member in left:
+        assert sizes(said, member) == [5, len(left)]
+        epochs = [int(line[1]) for line in said[member] if line[0] == "reset"]
+        assert len(epochs) == 2 and epochs[0] < epochs[1], said[member]
+    assert [sum(line[0] == "reset" for line in said[victim]) for victim in victims] == [1] * len(victims)
+    assert all(said[victim][-1][0] == "reset" for victim in victims)
 
 
 def test_a_lost_rank_is_replaced_while_the_others_train(tmp_path):

@@ -269,6 +269,65 @@ def test_an_agent_that_is_cut_off_ends_its_own_ranks(lab, tmp_path):
             process.wait()
 
 
+STEPS = """import os, sys, time
+import numpy, rueda
+rueda.init()
+import rueda.numpy as hvd
+step = 0
+while not hvd.allreduce(numpy.full(1, float(os.path.exists(sys.argv[1]))), op=hvd.Max)[0]:
+    step += 1
+    print("step", step, flush=True)
+    time.sleep(0.01)
+print("end", step, flush=True)
+rueda.shutdown()
+"""
+
+
+def steps_told(job):
+    return [[int(step) for step in re.findall(rf"\[{rank}\]<stdout>: step (\d+)", job.text)] for rank in range(2)]
+
+
+def begin_steps(lab, tmp_path, *options):
+    """A job of fixed size, with a rank on each of two hosts, until the file is there whose name it returns, too."""
+    (tmp_path / "steps.py").write_text(STEPS)
+    job = Job(*over(lab, np=2, slots=1, options=options), sys.executable, tmp_path / "steps.py", tmp_path / "end")
+    job.wait_for("step 5\n", 2)
+    return job, tmp_path / "end"
+
+
+def ended_well(lab, job, end, more=20):
+    """Steps go on; then the job ends, and each line has come once, in order."""
+    begun = len(steps_told(job)[1])
+    wait_until(lambda: len(steps_told(job)[1]) > begun + more)
+    end.touch()
+    assert job.wait() == 0, job.text
+    assert "is lost" not in job.text, job.text
+    for told in steps_told(job):
+        assert told == list(range(1, len(told) + 1))
+    return wait_until_empty(lab)
+
+
+def test_a_control_connection_that_breaks_is_made_again_and_no_rank_of_a_fixed_job_notices(lab, tmp_path):
+    job, end = begin_steps(lab, tmp_path)
+    for times in (1, 2):
+        # This machine's address has nobody but the controller: what the ranks have among them goes on.
+        broken = namespaces.ip("netns", "exec", lab.hosts[1], "ss", "-K", "-H", "-t", "dst", lab.address(98))
+        assert "ESTAB" in broken, broken
+        job.wait_for(f"host {lab.hosts[1]}: its connection had ended, and was made again", times)
+    assert ended_well(lab, job, end)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nft (nftables) is not installed")
+def test_a_control_connection_that_is_silent_for_a_while_ends_no_fixed_job(lab, tmp_path):
+    job, end = begin_steps(lab, tmp_path)
+    with lab.dropped(1, lab.address(98)):
+        job.wait_for(f"host {lab.hosts[1]} has given no sign of life for 1 s")
+        # The agent's connection ends meanwhile: the controller has the only one that would go on.
+        namespaces.ip("netns", "exec", lab.hosts[1], "ss", "-K", "-H", "-t", "dst", lab.address(98))
+    job.wait_for(f"host {lab.hosts[1]} is back|host {lab.hosts[1]}: its connection had ended, and was made again")
+    assert ended_well(lab, job, end)
+
+
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nft (nftables) is not installed")
 def test_an_agent_behind_a_black_hole_for_large_packets_ends_its_ranks_and_itself(lab, tmp_path):
     """It hears that the job is over, and cannot get rid of what it still has to send."""
