@@ -200,8 +200,8 @@ class JobController {
   std::set<int> epoch_hosts_;  // with ranks of the epoch that began last
   // While we take over: who is back, and what has come from them.
   bool taking_over_ = false, listens_for_late_ = false;
-  bool awaits_return_ = false;         // we listen where agents come back to
-  std::optional<TimePoint> lost_cut_;  // when a host was lost that did not come back
+  bool awaits_return_ = false;            // we listen where agents come back to
+  std::optional<TimePoint> lost_cut_;     // when a host was lost that did not come back
   std::optional<TimePoint> heard_again_;  // when one was that had been silent
   std::map<int, control::Holds> back_;
   TimePoint last_back_;
