@@ -45,7 +45,8 @@ class Link {
   // How the message ended (of a GPU: was given to it); null is a message of nothing.
   Status wait(const Message& message);
   Status check_aborted() const;
-  // A failure that no message has told, nor an abort: the peers do not know of it, and would wait.
+  // The peers know of a failure by now: a message has told it, or the call was aborted. Otherwise
+  // it is this rank's alone, and they would wait.
   bool is_known() const { return known_ || aborted_->load(std::memory_order_relaxed); }
   void set_known() { known_ = true; }
   // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
