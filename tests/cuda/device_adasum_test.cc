@@ -2,6 +2,7 @@
 // bits, as both neutral contributions add in the CPU side's order.
 #include <catch2/catch.hpp>
 
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -110,12 +111,14 @@ TEST_CASE(
 
 TEST_CASE("a peer that does not come in the middle of an Adasum is ended by abort") {
   const Variable fault("STUB_NCCL_FAULT", "ncclAllReduce:1:1:hang");
-  on_device_ranks(2, [](DeviceRank& here) {
+  std::latch given(2);  // what is given up sooner fails the peer's call
+  on_device_ranks(2, [&](DeviceRank& here) {
     std::vector<Bytes> data = tensors(here.rank(), DType::kFloat32, {1000});
     auto [status, order] = here.run([&](nccl::DeviceCommunicator& c) {
       return testing::allreduce(c, parts_of(data, &data, DType::kFloat32), DType::kFloat32,
                                 ReduceOp::kAdasum, {});
     });
+    given.arrive_and_wait();
     must(status);
     here.communicator.abandon();
     must(order.done->wait());

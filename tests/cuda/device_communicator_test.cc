@@ -1,6 +1,8 @@
 // The collectives of GPU tensors on the stub of NCCL: results, order of streams, errors, ends.
 #include <catch2/catch.hpp>
 
+#include <latch>
+
 #include "tests/cuda/device_world.h"
 #include "tests/support/built.h"
 
@@ -292,9 +294,11 @@ TEST_CASE(
 
 TEST_CASE("a collective whose peer does not come is ended by abort") {
   const Variable fault("STUB_NCCL_FAULT", "ncclAllReduce:1:1:hang");
-  on_device_ranks(2, [](DeviceRank& here) {
+  std::latch given(2);
+  on_device_ranks(2, [&](DeviceRank& here) {
     Floats data(4, 1);
     auto [status, order] = here.run(allreduce(data, ReduceOp::kSum));
+    given.arrive_and_wait();
     must(status);
     here.communicator.abandon();
     must(order.done->wait());
