@@ -146,9 +146,10 @@ Status check_output_rows(const std::vector<RequestPtr>& by_place, const std::vec
                        of.ranks.size() == 1 ? "has" : "have", rows.first,
                        name_sites(of.ranks, of.sites), rows.second);
   }
-  return failed_precondition("Mismatched " + upper(name_of(any->kind)) +
-                             " output rows: " + title_of(*any) + ": " + how +
-                             "; give an output of exactly the rows that the ranks send");
+  return failed_precondition(
+      "Mismatched " + upper(name_of(any->kind)) + " output rows: " + title_of(*any) + ": " + how +
+      "; give an output of exactly the rows that the ranks send (in JAX's jit, "
+      "where shapes are known before: equally many on all ranks)");
 }
 
 Status check_agreement(const std::vector<RequestPtr>& by_rank, const std::vector<Rank>& ranks,

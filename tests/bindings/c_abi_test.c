@@ -777,6 +777,7 @@ static void check_requests(void) {
     CHECK_ERROR(RUEDA_OK, "", rueda_request_wait(pair[1], 60, &error));
     x[0] = 1, x[1] = 2, x[2] = 3;
   }
+  CHECK(__atomic_load_n(&ended, __ATOMIC_SEQ_CST) == 20); /* once each */
   rueda_request_release(pair[0]);
   rueda_request_release(pair[1]);
   op = op_of(RUEDA_RECV, NULL, z, shape, 1);

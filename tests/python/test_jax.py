@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -225,6 +226,10 @@ def test_transformations():
     np.testing.assert_array_equal(twice, n * np.arange(4) + n * (n - 1) / 2)
     with pytest.raises(NotImplementedError, match="op=Average and op=Sum only"):
         jax.grad(loss(lambda x: hvd.allreduce(x, hvd.Max)))(x)
+    for collective, op in ((hvd.allreduce, hvd.Product), (hvd.reducescatter, hvd.Min)):
+        result = collective(x, op)
+        with pytest.raises(NotImplementedError, match="op=Average and op=Sum only"):
+            jax.linear_transpose(lambda x, collective=collective, op=op: collective(x, op), x)(result)
 
 
 @ranks(2)
@@ -275,7 +280,7 @@ def test_named_pytrees_of_different_sizes_are_an_error_on_all():
             for collective in (hvd.allreduce, hvd.reducescatter, hvd.alltoall, lambda x, name: hvd.broadcast(x, 0, name=name)):
                 with pytest.raises(jax.errors.JaxRuntimeError, match=f"Mismatched groups.*{other}.*of {many}"):
                     jax.block_until_ready(run(lambda t, f=collective: f(t, name="tree"))(tree))
-        with pytest.raises(Exception, match="Mismatched"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="^FAILED_PRECONDITION.*Mismatched"):
             jax.block_until_ready(run(lambda t: hvd.allgather(t, name="rows"))(tree))
         for name in ("bare", None):  # an array alone against a list of two, and of one, which is the same
             both = jnp.ones(4) if hvd.rank() else [jnp.ones(4)] * 2
@@ -473,16 +478,21 @@ def lose_a_rank():
     assert step(jnp.float32(1)) == hvd.size()
     hvd.barrier()
     kill_once_all_are_here(1)
-    try:
-        step(jnp.float32(1)).block_until_ready()
-    except jax.errors.JaxRuntimeError as error:
-        return str(error)
+    texts = []
+    by_host = [lambda: hvd.allgather(jnp.ones(3)), lambda: hvd.alltoall(jnp.ones(2), [1, 1]), hvd.barrier, lambda: hvd.allgather_object(1)]
+    for call in [lambda: step(jnp.float32(1)).block_until_ready(), *by_host]:
+        with pytest.raises(jax.errors.JaxRuntimeError) as failed:
+            call()
+        texts.append(str(failed.value))
+    assert failed.value.rank == 1 and type(pickle.loads(pickle.dumps(failed.value))) is hvd.RankLostError
+    return texts
 
 
 def test_a_lost_rank_is_unavailable_and_named():
     outcome = run_ranks(2, lose_a_rank)
-    text = outcome.reports[0]["lose_a_rank"]["result"]
-    assert re.match("UNAVAILABLE: (allreduce 'grads': )?rank 1 .* was lost", text), text
+    texts = outcome.reports[0]["lose_a_rank"]["result"]
+    assert re.match("UNAVAILABLE: (allreduce 'grads': )?rank 1 .* was lost", texts[0]), texts
+    assert len(texts) == 5 and all(re.match("UNAVAILABLE: .*rank 1 .* was lost", text) for text in texts), texts
 
 
 LEAVE = """
@@ -593,9 +603,18 @@ def test_importing_starts_nothing_and_needs_neither_jaxlib_nor_python():
     assert found <= {"librueda.so.2", "libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}, found
 
 
-def test_an_older_jax_is_one_clear_error(tmp_path):
-    (tmp_path / "jax.py").write_text("__version__ = '0.4.30'")
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({"jax.py": "__version__ = '0.4.30'"}, "ImportError: rueda.jax needs JAX 0.10 or newer, this one is 0.4.30"),
+        ({"jaxlib/__init__.py": "", "jaxlib/version.py": "__version__ = '0.4.30'"}, "ImportError: rueda.jax: this JAX and its jaxlib do not fit"),
+    ],
+    ids=["jax", "jaxlib"],
+)
+def test_an_older_jax_is_one_clear_error(tmp_path, there, said):
+    for name, text in there.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    code = "import rueda.jax"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert "ImportError: rueda.jax needs JAX 0.10 or newer, this one is 0.4.30" in done.stderr
+    done = subprocess.run([sys.executable, "-c", "import rueda.jax"], env=env, capture_output=True, text=True)
+    assert said in done.stderr, done.stderr

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -334,6 +335,11 @@ def check_keras_layers(hvd, tf):
     model.compile(optimizer, loss="mse", jit_compile=True)
     with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
         model.fit(whole, whole[:, :1], verbose=0)
+    with pytest.MonkeyPatch.context() as changes:  # with a GPU Keras would choose XLA
+        changes.setattr(tf.config, "list_physical_devices", lambda *kind: [types.SimpleNamespace(device_type="GPU")])
+        for auto, each in ((False, optimizer), (True, keras.optimizers.SGD(0.01))):
+            model.compile(each, loss="mse")
+            assert model.jit_compile == auto
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(whole)) * (r + 1.0)
     tape = hvd.PartialDistributedGradientTape(tape, local_layers=model.layers)

@@ -1,12 +1,15 @@
 """librueda_xla.so, which XLA calls, and the context that its calls use."""
 
+import contextlib
 import ctypes
+import functools
 
 import jax
 
 from rueda import _abi
 from rueda._plugins import Plugin
 from rueda._runtime import runtime
+from rueda.common.exceptions import HorovodInternalError, RankLostError
 from rueda.jax._internals import dispatch, mlir, raise_later
 
 COLLECTIVE, ATTENTION = "rueda_collective", "rueda_attention"  # custom calls
@@ -63,6 +66,32 @@ def text_of_loss(error):
     text = str(error)
     is_loss = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith(("UNAVAILABLE", "CANCELLED"))
     return text if is_loss else None
+
+
+@contextlib.contextmanager
+def jax_errors():
+    """What goes by the host's memory fails as programs do, by JAX's error; it is still rueda's as well."""
+    try:
+        yield
+    except HorovodInternalError as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise
+        if isinstance(error, RankLostError):
+            code = "UNAVAILABLE"
+        else:
+            code = "FAILED_PRECONDITION" if error.ranks_disagree else "ABORTED"
+        both = _both(type(error))(f"{code}: {error}")
+        vars(both).update(vars(error))
+        raise both.with_traceback(error.__traceback__) from None
+
+
+@functools.lru_cache(maxsize=None)
+def _both(kind):
+    def plain(error):
+        return kind, error.args, vars(error)
+
+    parts = {"__module__": kind.__module__, "__reduce__": plain}  # pickled, it is rueda's alone
+    return type(kind.__name__, (jax.errors.JaxRuntimeError, kind), parts)
 
 
 def _begin():

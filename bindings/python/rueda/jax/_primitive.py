@@ -112,11 +112,7 @@ def _jvp(arrays, tangents, *, spec):
     results = collective_p.bind(*arrays, spec=spec)
     if all(type(each) is ad.Zero for each in tangents):
         return results, [ad.Zero(core.typeof(each).to_tangent_aval()) for each in results]
-    if spec.kind in (_ffi.ALLREDUCE, _ffi.REDUCESCATTER) and spec.op not in LINEAR:
-        raise NotImplementedError(
-            f"rueda.jax: {WORDS[spec.kind]} has derivatives with op=Average and op=Sum only; "
-            "use lax.stop_gradient where none is wanted"
-        )
+    _refuse_nonlinear(spec)
     moving = [i for i, each in enumerate(arrays) if jax.numpy.issubdtype(each.dtype, np.inexact)]
     moved = collective_p.bind(
         *(ad.instantiate_zeros(tangents[i]) for i in moving), spec=spec.but("tangent")
@@ -128,7 +124,16 @@ def _jvp(arrays, tangents, *, spec):
 ad.primitive_jvps[collective_p] = _jvp
 
 
+def _refuse_nonlinear(spec):
+    if spec.kind in (_ffi.ALLREDUCE, _ffi.REDUCESCATTER) and spec.op not in LINEAR:
+        raise NotImplementedError(
+            f"rueda.jax: {WORDS[spec.kind]} has derivatives with op=Average and op=Sum only; "
+            "use lax.stop_gradient where none is wanted"
+        )
+
+
 def _transpose(cotangents, *arrays, spec):
+    _refuse_nonlinear(spec)  # of linear_transpose, which asks for no derivative before
     wanted = [i for i, each in enumerate(arrays) if ad.is_undefined_primal(each)]
     given = [ad.instantiate_zeros(cotangents[i]) for i in wanted]
     gradients = _gradients(given, [arrays[i].aval.shape for i in wanted], spec)

@@ -11,6 +11,7 @@ from rueda._runtime import member_name, runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.jax._internals import core
+from rueda.jax._library import jax_errors
 from rueda.jax._primitive import Spec, collective
 
 
@@ -138,7 +139,8 @@ def allgather(x, *, name=None, process_set=global_process_set):
         wrong = error
     sizes = [-1 if wrong else jnp.shape(each)[0] for each in leaves]
     named = None if name is None else name + ".rows"
-    rows = _array_collectives.allgather(np.array([sizes], np.int64), named, process_set)
+    with jax_errors():
+        rows = _array_collectives.allgather(np.array([sizes], np.int64), named, process_set)
     if wrong:
         raise wrong
     failed = [process_set.ranks[place] for place, each in enumerate(rows) if each[0] < 0]
@@ -199,10 +201,9 @@ def alltoall(x, splits=None, *, name=None, process_set=global_process_set):
         raise ValueError("alltoall: splits of a pytree without arrays")
     leaves = [jnp.asarray(each) for each in leaves]
     splits = _checked_splits(splits, leaves, spec)
-    sent = [
-        _array_collectives.alltoall(np.asarray(each), splits, None if name is None else member_name(name, i), process_set)
-        for i, each in enumerate(leaves)
-    ]
+    names = [None if name is None else member_name(name, i) for i in range(len(leaves))]
+    with jax_errors():
+        sent = [_array_collectives.alltoall(np.asarray(each), splits, *at, process_set) for each, *at in zip(leaves, names)]
     return jax.tree.unflatten(form, [jnp.asarray(rows) for rows, _ in sent]), jnp.asarray(sent[0][1])
 
 

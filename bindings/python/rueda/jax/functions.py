@@ -1,5 +1,6 @@
 """What a training program begins with: equal parameters, and JAX's own world of processes."""
 
+import functools
 import socket
 
 import jax
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rueda import _objects
 from rueda._dtypes import CODES
-from rueda._objects import allgather_object, broadcast_object  # noqa: F401
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
+from rueda.jax._library import jax_errors
 from rueda.jax.collectives import broadcast
 
 
@@ -42,6 +44,18 @@ def _of_bits(bits, old):
     if not jnp.issubdtype(dtype, jnp.floating):
         return bits.astype(dtype)
     return lax.bitcast_convert_type(bits.astype(f"uint{jnp.finfo(dtype).bits}"), dtype)
+
+
+@functools.wraps(_objects.broadcast_object)
+def broadcast_object(*arguments, **named):
+    with jax_errors():
+        return _objects.broadcast_object(*arguments, **named)
+
+
+@functools.wraps(_objects.allgather_object)
+def allgather_object(*arguments, **named):
+    with jax_errors():
+        return _objects.allgather_object(*arguments, **named)
 
 
 def broadcast_parameters(params, root_rank, process_set=global_process_set):

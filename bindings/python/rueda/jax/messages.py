@@ -12,6 +12,7 @@ from rueda import _ffi, _waiting
 from rueda._runtime import runtime
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.jax._internals import core
+from rueda.jax._library import jax_errors
 from rueda.jax._messages import message
 from rueda.jax._primitive import Spec
 from rueda.jax.collectives import check_dtype
@@ -88,7 +89,8 @@ def barrier(process_set=global_process_set):
     Outside it returns then.
     """
     if core.trace_state_clean():
-        _waiting.barrier(process_set)
+        with jax_errors():
+            _waiting.barrier(process_set)
         return
     place = runtime.require_running()
     spec = Spec(
