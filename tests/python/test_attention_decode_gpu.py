@@ -181,7 +181,16 @@ def a_kernel_fails_in_its_stream():
     rank, size = hvd.rank(), hvd.size()
     q, k, v = problem(1, [12, 30], 2, 4, 2, 8)
     tensors = narrow([q, *caches(k, v, rank, size)], torch.float32)
+    kept = []  # a GPU that has failed writes nothing more; the fake one does, where messages come
+    take = _decode.Decode.take
+
+    def take_and_keep(call, slot, size):
+        address = take(call, slot, size)
+        kept.append(call._slots[slot])
+        return address
+
     with FakeGpuOfAttention(rank) as gpu, pytest.MonkeyPatch.context() as changes:
+        changes.setattr(_decode.Decode, "take", take_and_keep)
         with raises(hvd.HorovodInternalError, *["rank 1"] * (rank != 1), "CUDA_ERROR_LAUNCH_FAILED"):
             ra.decode_attention(*tensors, [12, 30])  # on the others it may not have ended when rank 1 is in the next
             if rank == 1:
