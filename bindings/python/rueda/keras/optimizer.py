@@ -180,17 +180,13 @@ def _distributed(base):
 
 def _leave_xla_out():
     """``jit_compile="auto"`` of a model with a distributed optimizer, on TensorFlow with GPUs: XLA cannot compile collectives."""
-    trainer = next(each for each in keras.Model.__mro__ if each.__name__ == "Trainer" and hasattr(each, "compile_from_config"))
-    owner, name = trainer, "_resolve_auto_jit_compile"
-    if not hasattr(owner, name):  # Keras before 3.1
-        owner, name = sys.modules[trainer.__module__], "resolve_auto_jit_compile"
-    resolve = getattr(owner, name)
+    resolve = keras.Model._resolve_auto_jit_compile
 
     @functools.wraps(resolve)
     def resolved(model):
         return not isinstance(getattr(model, "optimizer", None), _Distributed) and resolve(model)
 
-    setattr(owner, name, resolved)
+    keras.Model._resolve_auto_jit_compile = resolved
 
 
 if keras.backend.backend() == "tensorflow":
