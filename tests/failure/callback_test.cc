@@ -9,14 +9,13 @@
 using rueda::testing::Job;
 using rueda::testing::job_of;
 using rueda::testing::line_with;
-using rueda::testing::number_after;
+using rueda::testing::pid_of_rank;
 using rueda::testing::setup_of;
 
 namespace {
 
 void summon(const Job& job, int rank) {
-  const auto pid =
-      static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid "));
+  const pid_t pid = pid_of_rank(job, rank);
   REQUIRE(pid > 0);
   REQUIRE(kill(pid, SIGUSR1) == 0);
 }

@@ -17,6 +17,7 @@ using rueda::testing::Job;
 using rueda::testing::job_of;
 using rueda::testing::line_with;
 using rueda::testing::number_after;
+using rueda::testing::pid_of_rank;
 using rueda::testing::setup_of;
 
 namespace {
@@ -51,7 +52,7 @@ struct DumpingJob {
     words.insert(words.begin(), {"--grace-period", "60"});
     job.emplace(words, setup);
     found = job->wait_for_output("rank 1 pid ");
-    pid = static_cast<pid_t>(number_after(job->out(), "rank 1 pid "));
+    pid = pid_of_rank(*job, 1);
     found = found && pid > 0 && job->out().find("cannot dump") == std::string::npos;
   }
   rueda::testing::Folder folder;
@@ -140,9 +141,7 @@ TEST_CASE("a lost connection is told after a second when the agent says nothing 
     Job job(job_of(3, transport, {"summoned", "victim=1", "how=kill"}), setup_of(transport));
     REQUIRE(job.wait_for_output(" is there", 3));
     std::vector<pid_t> pids;
-    for (int rank = 0; rank < 3; ++rank)
-      pids.push_back(
-          static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid ")));
+    for (int rank = 0; rank < 3; ++rank) pids.push_back(pid_of_rank(job, rank));
     const pid_t agent = job.agent();
     REQUIRE(agent > 0);
     kill(agent, SIGSTOP);  // whoever decides is not there: the ranks must not wait for it for ever

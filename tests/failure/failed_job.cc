@@ -149,4 +149,8 @@ double number_after(const std::string& output, const std::string& text) {
   return at == std::string::npos ? -1 : atof(output.c_str() + at + text.size());
 }
 
+pid_t pid_of_rank(const Job& job, int rank) {
+  return static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid "));
+}
+
 }  // namespace rueda::testing

@@ -44,5 +44,7 @@ struct World {
 std::string line_with(const std::string& output, const std::string& text);
 // Behind `text` in the output: a number; -1 if there is none.
 double number_after(const std::string& output, const std::string& text);
+// As the rank has said it ("rank 1 pid 77"); -1: not yet.
+pid_t pid_of_rank(const Job& job, int rank);
 
 }  // namespace rueda::testing

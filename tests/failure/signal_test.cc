@@ -11,15 +11,11 @@
 using rueda::testing::eventually;
 using rueda::testing::Job;
 using rueda::testing::job_of;
-using rueda::testing::number_after;
+using rueda::testing::pid_of_rank;
 using rueda::testing::setup_of;
 using rueda::testing::World;
 
 namespace {
-
-pid_t pid_of_rank(const Job& job, int rank) {
-  return static_cast<pid_t>(number_after(job.out(), "rank " + std::to_string(rank) + " pid "));
-}
 
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

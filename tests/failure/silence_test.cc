@@ -12,6 +12,7 @@ using rueda::testing::Job;
 using rueda::testing::job_of;
 using rueda::testing::line_with;
 using rueda::testing::number_after;
+using rueda::testing::pid_of_rank;
 using rueda::testing::setup_of;
 
 TEST_CASE("a stopped rank is suspected, then dead, and the verdict says why",
@@ -45,7 +46,7 @@ TEST_CASE("a rank that goes on in time is nobody's loss", "[failure][silence]") 
   setup.environment.emplace_back("RUEDA_DEAD_SECONDS=30");
   Job job(job_of(2, "", {"halted", "victim=1"}), setup);
   REQUIRE(job.wait_for_output("rank 1 (pid "));  // suspected
-  const auto pid = static_cast<pid_t>(number_after(job.out(), "rank 1 pid "));
+  const pid_t pid = pid_of_rank(job, 1);
   REQUIRE(pid > 0);
   kill(pid, SIGCONT);
   CHECK(job.wait() == 0);
@@ -58,7 +59,7 @@ TEST_CASE("a rank that a debugger holds is named and waited for", "[failure][sil
   setup.environment.emplace_back("RUEDA_DEAD_SECONDS=0.5");
   Job job(job_of(2, "", {"held", "victim=1"}), setup);
   REQUIRE(job.wait_for_output("rank 1 pid "));
-  const auto pid = static_cast<pid_t>(number_after(job.out(), "rank 1 pid "));
+  const pid_t pid = pid_of_rank(job, 1);
   REQUIRE(pid > 0);
   if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) {
     WARN("no process may be traced here");

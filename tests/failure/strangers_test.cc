@@ -20,7 +20,7 @@ using rueda::testing::eventually;
 using rueda::testing::Job;
 using rueda::testing::job_of;
 using rueda::testing::names_in;
-using rueda::testing::number_after;
+using rueda::testing::pid_of_rank;
 using rueda::testing::setup_of;
 using rueda::testing::socket_inodes;
 using rueda::testing::tcp_sockets;
@@ -119,7 +119,7 @@ TEST_CASE("a job's tcp sockets are on loopback only, and nothing listens once al
 TEST_CASE("a running job's key is in no environment and no command line", "[failure][security]") {
   Job job(job_of(2, "tcp", {"hold", "mib=1"}), setup_of("tcp"));
   REQUIRE(job.wait_for_output(" holds", 2));
-  const std::string key = key_of(static_cast<pid_t>(number_after(job.out(), "rank 1 pid ")));
+  const std::string key = key_of(pid_of_rank(job, 1));
   REQUIRE(key.size() == 32);
   for (const pid_t pid : job.processes()) {
     for (const char* file : {"/environ", "/cmdline"}) {
@@ -152,7 +152,7 @@ TEST_CASE("a stranger without the key is closed and does not keep the ranks from
   const std::string nonsense(4096, 'x');
   CHECK(send(strangers[1].get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) == 18);
   CHECK(send(strangers[2].get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL) > 0);
-  kill(static_cast<pid_t>(number_after(job.out(), "rank 1 pid ")), SIGUSR1);
+  kill(pid_of_rank(job, 1), SIGUSR1);
   CHECK(job.wait() == 0);
   INFO(job.out() << job.err());
   CHECK_THAT(job.out(), Catch::Contains("rank 0 finished") && Catch::Contains("rank 1 finished"));

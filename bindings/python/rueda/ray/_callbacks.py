@@ -36,6 +36,10 @@ class Callbacks:
                 raise TypeError(f"callbacks are functions of a dictionary; {callback!r} is none")
 
     def __enter__(self):
+        return self.begin()
+
+    def begin(self):
+        """As the context does; `end_after` ends it."""
         if self._callbacks:
             self.queue, self._error = Queue(actor_options={"num_cpus": 0}), None
             self._thread = threading.Thread(target=self._tell, daemon=True)
@@ -43,22 +47,25 @@ class Callbacks:
         return self
 
     def __exit__(self, kind, error, trace):
-        if self.queue is None:
-            return
-        self.queue.put(None)
-        self._thread.join()
-        self.queue.shutdown()
-        if kind is None and self._error is not None:
+        self._end()
+        if self.queue is not None and kind is None and self._error is not None:
             raise self._error
 
-    def close_after(self, references):
-        """Ends the context when these of Ray's references have ended, in a thread."""
+    def end_after(self, references):
+        """Ends when these of Ray's references have ended, in a thread; exceptions of callbacks are lost."""
+
         def wait():
             ray.wait(references, num_returns=len(references))
-            self.__exit__(None, None, None)
+            self._end()
 
         if self.queue is not None:
             threading.Thread(target=wait, daemon=True).start()
+
+    def _end(self):
+        if self.queue is not None:
+            self.queue.put(None)
+            self._thread.join()
+            self.queue.shutdown()
 
     def _tell(self):
         while True:

@@ -241,10 +241,10 @@ class RayExecutor:
         """
         self._require_workers()
         work = send(fn, args, kwargs)
-        told = Callbacks(callbacks).__enter__()
+        told = Callbacks(callbacks).begin()
         self._log_to(told.queue)
         references = [worker.run.remote(work) for worker in self._workers]
-        told.close_after(references)
+        told.end_after(references)
         return references
 
     def execute_single(self, fn):
