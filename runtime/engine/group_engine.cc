@@ -5,6 +5,7 @@
 
 #include "collectives/desc/tags.h"
 #include "proto/negotiation_codec.h"
+#include "runtime/engine/group_devices.h"
 #include "runtime/membership/native_group.h"
 
 namespace rueda::engine {
