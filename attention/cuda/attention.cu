@@ -67,51 +67,60 @@ int backward_keys(const Call* call, void* stream) {
 }
 
 constexpr int kMergeWarps = 8;
+enum class Work { kMerge, kAdd, kFinish };
 
-// A warp to a row and head.
-template <typename Element, bool kMerges>
+// A warp to kAtOnce rows of a head.
+template <typename Element, Work kWork>
 __global__ void __launch_bounds__(kMergeWarps * 32)
-    add_rows(const __grid_constant__ MergeCall call) {
-  const int64_t job = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;
-  if (job >= call.batches * call.rows * call.heads) return;
+    run_rows(const __grid_constant__ MergeCall call) {
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;
+  if (group >= groups_of(call)) return;
+  const Jobs jobs = jobs_of(call, blockIdx.y, static_cast<uint32_t>(group));
   const int lane = threadIdx.x % 32;
-  const int64_t head = job % call.heads, row = job / call.heads % call.rows,
-                batch = job / call.heads / call.rows;
-  if constexpr (kMerges) {
-    const Merged merged = merge_part<Element>(call, batch, row, head, lane, 32);
+  if constexpr (kWork == Work::kMerge) {
+    const Merged merged = merge_parts<Element>(call, jobs, lane, 32);
     __syncwarp();
-    if (lane == 0) merge_end(call, batch, row, head, merged);
+    if (lane == 0) merge_end(call, jobs, merged);
+  } else if constexpr (kWork == Work::kAdd) {
+    add_parts<Element>(call, jobs, lane, 32);
   } else {
-    add_part<Element>(call, batch, row, head, lane, 32);
+    const Numbers lse = finish_parts<Element>(call, jobs, lane, 32);
+    __syncwarp();
+    if (lane == 0) finish_end(call, jobs, lse);
   }
 }
 
-template <bool kMerges>
-int launch_rows(const MergeCall& call, void* stream) {
-  const int64_t jobs = call.batches * call.rows * call.heads;
-  if (jobs == 0) return 0;
-  const int64_t blocks = (jobs + kMergeWarps - 1) / kMergeWarps;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  const auto to = static_cast<cudaStream_t>(stream);
-  const auto grid = static_cast<unsigned>(blocks);
+template <Work kWork>
+int launch_rows(const MergeCall* call, void* stream) {
+  const int64_t groups = (call->rows + kAtOnce - 1) / kAtOnce * call->heads;
+  if (groups == 0 || call->batches == 0) return 0;
+  if (groups > 0xffffffffLL || call->batches > 65535) return cudaErrorInvalidValue;
   constexpr int kBlock = kMergeWarps * 32;
-  switch (call.format) {
-    case Format::kFloat32: add_rows<float, kMerges><<<grid, kBlock, 0, to>>>(call); break;
-    case Format::kFloat16: add_rows<Half, kMerges><<<grid, kBlock, 0, to>>>(call); break;
-    case Format::kBFloat16: add_rows<Brain, kMerges><<<grid, kBlock, 0, to>>>(call); break;
+  const dim3 grid(static_cast<unsigned>((groups + kMergeWarps - 1) / kMergeWarps),
+                  static_cast<unsigned>(call->batches));
+  const auto to = static_cast<cudaStream_t>(stream);
+  switch (call->format) {
+    case Format::kFloat32: run_rows<float, kWork><<<grid, kBlock, 0, to>>>(*call); break;
+    case Format::kFloat16: run_rows<Half, kWork><<<grid, kBlock, 0, to>>>(*call); break;
+    case Format::kBFloat16: run_rows<Brain, kWork><<<grid, kBlock, 0, to>>>(*call); break;
     default: return cudaErrorInvalidValue;
   }
   return cudaGetLastError();
 }
-int merge(const MergeCall* call, void* stream) { return launch_rows<true>(*call, stream); }
-int add(const MergeCall* call, void* stream) { return launch_rows<false>(*call, stream); }
 
 int32_t block_rows(int32_t head_dim, int32_t backward) { return rows_for(head_dim, backward != 0); }
 
 const char* explain(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
-const AttentionFunctions functions = {kAttentionVersion, block_rows, forward, backward_queries,
-                                      backward_keys,     merge,      add,     explain};
+const AttentionFunctions functions = {kAttentionVersion,
+                                      block_rows,
+                                      forward,
+                                      backward_queries,
+                                      backward_keys,
+                                      launch_rows<Work::kMerge>,
+                                      launch_rows<Work::kAdd>,
+                                      launch_rows<Work::kFinish>,
+                                      explain};
 
 }  // namespace
 }  // namespace rueda::attention::cuda

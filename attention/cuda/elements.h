@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "attention/cuda/functions.h"
+#include "collectives/cuda/kernels/combine.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -47,6 +48,16 @@ RUEDA_DEVICE float widen(Half value) {
   }
   return from_bits(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13);
 #endif
+}
+
+// Nearest, ties to even.
+RUEDA_DEVICE void narrow(float value, float* to) { *to = value; }
+RUEDA_DEVICE void narrow(float value, Half* to) {
+  to->bits = rueda::cuda::kernels::Half::narrow(value);
+}
+RUEDA_DEVICE void narrow(float value, Brain* to) {
+  // A NaN's fraction may be all in the bits that are cut off.
+  to->bits = value != value ? 0x7fc0 : rueda::cuda::kernels::Brain::narrow(value);
 }
 
 RUEDA_DEVICE float minus_infinity() { return from_bits(0xff800000u); }

@@ -12,7 +12,7 @@
 
 namespace rueda::attention::cuda {
 
-inline constexpr uint32_t kAttentionVersion = 3;
+inline constexpr uint32_t kAttentionVersion = 4;
 
 enum class Format : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
@@ -61,11 +61,13 @@ struct Call {
   int64_t item_count;
 };
 
-/* A library's result (out, lse) added to partial sums: rows [0, rows) of both. */
+/* Rows [0, rows) of partial sums (acc, m, sums), which a library's result (out, lse) is added to,
+ * or whose own result is made. rows * heads < 2^32. */
 struct MergeCall {
   Format format; /* of out */
   int32_t head_dim;
   int64_t batches, rows, heads;
+  int64_t fresh; /* not 0: there is nothing yet; acc, m, sums are written, not read */
   Strided acc, m, sums, out, lse; /* acc, m, sums, lse: float32 */
 };
 
@@ -77,7 +79,8 @@ struct AttentionFunctions {
   int (*backward_queries)(const Call* call, void* stream); /* dq */
   int (*backward_keys)(const Call* call, void* stream);    /* dk, dv */
   int (*merge)(const MergeCall* call, void* stream);
-  int (*add)(const MergeCall* call, void* stream); /* acc += out alone */
+  int (*add)(const MergeCall* call, void* stream);    /* acc += out alone */
+  int (*finish)(const MergeCall* call, void* stream); /* out = acc / sums, m += log(sums) */
   const char* (*explain)(int error);
 };
 

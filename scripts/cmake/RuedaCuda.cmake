@@ -1,9 +1,8 @@
 # librueda_cuda.so, the kernels, where nvcc is. Nothing links it; it is opened at run time. Folders add parts, the top
 # CMakeLists.txt puts them together behind the last.
 
-# rueda_cuda_part(SOURCE DEPENDS FILES...): one source for nvcc, with what it includes.
+# rueda_cuda_part(SOURCE): one source for nvcc, which says what it includes.
 function(rueda_cuda_part source)
-  cmake_parse_arguments(PART "" "" "DEPENDS" ${ARGN})
   if(NOT RUEDA_NVCC OR RUEDA_SANITIZE)
     return()
   endif()
@@ -17,8 +16,9 @@ function(rueda_cuda_part source)
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${RUEDA_NVCC} -std=c++17 -O3 -c -I${PROJECT_SOURCE_DIR} ${code}
-      -Xcompiler=-fPIC,-fvisibility=hidden,-Wall -o ${object} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    DEPENDS ${source} ${PART_DEPENDS}
+      -Xcompiler=-fPIC,-fvisibility=hidden,-Wall -MD -MF ${object}.d -o ${object} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    DEPENDS ${source}
+    DEPFILE ${object}.d
     COMMENT "Compiling ${source} for ${RUEDA_CUDA_ARCHITECTURES}" VERBATIM)
   set_property(GLOBAL APPEND PROPERTY RUEDA_CUDA_OBJECTS ${object})
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)

@@ -20,35 +20,40 @@ int backward_keys(const cuda::Call* call, void*) {
 }
 
 // Two lanes, one after the other.
-template <typename Element>
-void merge_row(const cuda::MergeCall& call, int64_t batch, int64_t row, int64_t head) {
-  cuda::Merged merged{};
-  for (int lane = 0; lane < 2; ++lane)
-    merged = cuda::merge_part<Element>(call, batch, row, head, lane, 2);
-  cuda::merge_end(call, batch, row, head, merged);
-}
-template <typename Element>
-void add_row(const cuda::MergeCall& call, int64_t batch, int64_t row, int64_t head) {
-  for (int lane = 0; lane < 2; ++lane) cuda::add_part<Element>(call, batch, row, head, lane, 2);
-}
+struct Merging {
+  template <typename Element>
+  static void run(const cuda::MergeCall& call, const cuda::Jobs& jobs) {
+    (void)cuda::merge_parts<Element>(call, jobs, 0, 2);
+    cuda::merge_end(call, jobs, cuda::merge_parts<Element>(call, jobs, 1, 2));
+  }
+};
+struct Adding {
+  template <typename Element>
+  static void run(const cuda::MergeCall& call, const cuda::Jobs& jobs) {
+    for (int lane = 0; lane < 2; ++lane) cuda::add_parts<Element>(call, jobs, lane, 2);
+  }
+};
+struct Finishing {
+  template <typename Element>
+  static void run(const cuda::MergeCall& call, const cuda::Jobs& jobs) {
+    (void)cuda::finish_parts<Element>(call, jobs, 0, 2);
+    cuda::finish_end(call, jobs, cuda::finish_parts<Element>(call, jobs, 1, 2));
+  }
+};
 
-using RowFunction = void (*)(const cuda::MergeCall&, int64_t, int64_t, int64_t);
-int each_row(const cuda::MergeCall& call, RowFunction wide, RowFunction half, RowFunction brain) {
-  const RowFunction of = call.format == cuda::Format::kFloat32   ? wide
-                         : call.format == cuda::Format::kFloat16 ? half
-                                                                 : brain;
-  for (int64_t b = 0; b < call.batches; ++b) {
-    for (int64_t row = 0; row < call.rows; ++row) {
-      for (int64_t head = 0; head < call.heads; ++head) of(call, b, row, head);
+template <typename Work>
+int each_row(const cuda::MergeCall* call, void*) {
+  for (int64_t b = 0; b < call->batches; ++b) {
+    for (int64_t group = 0; group < cuda::groups_of(*call); ++group) {
+      const cuda::Jobs jobs = cuda::jobs_of(*call, b, static_cast<uint32_t>(group));
+      switch (call->format) {
+        case cuda::Format::kFloat32: Work::template run<float>(*call, jobs); break;
+        case cuda::Format::kFloat16: Work::template run<cuda::Half>(*call, jobs); break;
+        case cuda::Format::kBFloat16: Work::template run<cuda::Brain>(*call, jobs); break;
+      }
     }
   }
   return 0;
-}
-int merge(const cuda::MergeCall* call, void*) {
-  return each_row(*call, merge_row<float>, merge_row<cuda::Half>, merge_row<cuda::Brain>);
-}
-int add(const cuda::MergeCall* call, void*) {
-  return each_row(*call, add_row<float>, add_row<cuda::Half>, add_row<cuda::Brain>);
 }
 
 int32_t block_rows(int32_t head_dim, int32_t backward) {
@@ -57,8 +62,9 @@ int32_t block_rows(int32_t head_dim, int32_t backward) {
 const char* explain(int) { return "an error of the host's"; }
 
 const cuda::AttentionFunctions functions = {
-    cuda::kAttentionVersion, block_rows, forward, backward_queries,
-    backward_keys,           merge,      add,     explain};
+    cuda::kAttentionVersion, block_rows,          forward,
+    backward_queries,        backward_keys,       each_row<Merging>,
+    each_row<Adding>,        each_row<Finishing>, explain};
 
 }  // namespace
 }  // namespace rueda::testing

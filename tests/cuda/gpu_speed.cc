@@ -197,25 +197,58 @@ void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) 
     bucket.push_back(std::make_unique<Repeated>(
         context, gpu, 1000, "bucket" + std::to_string(tensors) + "." + std::to_string(i)));
   }
-  std::vector<double> times;
-  int64_t planned = 0;
+  std::vector<double> times, lasts;
+  int64_t planned = 0, wakeups = 0;
   for (int round = 0; round < rounds; ++round) {
     gpu.settle();
     meet(context);
-    if (round == rounds / 3) planned = rueda_counter(context, "planned_batches");
+    if (round == rounds / 3) {
+      planned = rueda_counter(context, "planned_batches");
+      wakeups = rueda_counter(context, "wakeups");
+    }
     const auto begun = Clock::now();
-    for (size_t i = 0; i < tensors; ++i) bucket[i]->start(gpu.memory->data() + i * 4096);
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
+    auto last = begun;
+    for (size_t i = 0; i < tensors; ++i) {
+      if (i + 1 == tensors) last = Clock::now();
+      bucket[i]->start(gpu.memory->data() + i * 4096);
+    }
+    const auto ended = Clock::now();
+    times.push_back(std::chrono::duration<double, std::micro>(ended - begun).count());
+    lasts.push_back(std::chrono::duration<double, std::micro>(ended - last).count());
     for (const auto& prepared : bucket) prepared->finish();
   }
   gpu.settle();
   if (rank != 0) return;
   times.erase(times.begin(), times.begin() + rounds / 3);
+  lasts.erase(lasts.begin(), lasts.begin() + rounds / 3);
   const double found = median(times);
   planned = rueda_counter(context, "planned_batches") - planned;
+  wakeups = rueda_counter(context, "wakeups") - wakeups;
   const bool all = planned >= static_cast<int64_t>(times.size());
-  std::printf("speed: %.1f us to start a bucket of %zu tensors, %s (10 us)%s\n", found, tensors,
-              all ? "planned" : "not planned", found > 10 ? " TOO SLOW" : "");
+  std::printf(
+      "speed: %.1f us to start a bucket of %zu tensors, of which its last %.1f, "
+      "%.1f wakeups of the background thread, %s (10 us)%s\n",
+      found, tensors, median(lasts),
+      static_cast<double>(wakeups) / static_cast<double>(times.size()),
+      all ? "planned" : "not planned", found > 10 ? " TOO SLOW" : "");
+}
+
+// What NCCL's own call costs this thread: a start that gives a bucket to NCCL has it, too.
+void bare_call(const Gpu& gpu, int rounds) {
+  const cuda::ContextScope scope(*gpu.device);
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    gpu.settle();
+    const auto begun = Clock::now();
+    const auto code =
+        (*gpu.nccl)->all_reduce(gpu.memory->data(), gpu.memory->data(), 1000, nccl::Type::kFloat32,
+                                nccl::kSum, gpu.handle, gpu.stream->handle());
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
+    must(gpu.nccl->check(code, "ncclAllReduce", gpu.handle), "NCCL");
+  }
+  gpu.settle();
+  times.erase(times.begin(), times.begin() + rounds / 3);
+  if (rank == 0) std::printf("NCCL: %.2f us to start a bare call\n", median(times));
 }
 
 // What the driver's own calls cost this thread: the least that a start can.
@@ -261,6 +294,7 @@ int main(int argc, char** argv) {
   {
     const Gpu gpu = open(context, most * kRow);
     driver_calls(gpu, is_short ? 3 : 200);
+    bare_call(gpu, is_short ? 3 : 200);
     for (const size_t tensors : {1, 4, 12}) submit(context, gpu, tensors, is_short ? 9 : 200);
     // One rank's collectives are nothing to NCCL.
     for (size_t bytes = 4 << 10; bytes <= most && ranks > 1; bytes *= 4)

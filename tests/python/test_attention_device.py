@@ -269,6 +269,42 @@ def test_a_librarys_results_are_added_row_by_row(dtype, dim, begin):
         assert torch.allclose(mine, right, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim, begin", [(8, 0), (7, 0), (128, 0), (8, 1)])
+def test_the_first_part_is_written_where_nothing_is_yet(dtype, dim, begin):
+    torch.manual_seed(3)
+    part = torch.randn(2, 5, 3, dim + begin).to(dtype)[..., begin:]
+    lse = torch.randn(2, 3, 5)
+    lse[0, 0, 0] = -torch.inf
+    part[0, 0, 0] = 0
+    sums = torch.full((2, 5, 3, dim), torch.nan), torch.full((2, 3, 5), -torch.inf), torch.zeros(2, 3, 5)
+    added = sums[0].clone()
+    with using("cuda"):
+        assert _own.add(added, part, fresh=True) and _own.merge(sums, part, lse, fresh=True)
+    assert torch.equal(added, part.float()) and torch.equal(sums[0], part.float())
+    assert torch.equal(sums[1], lse) and torch.equal(sums[2], (lse > -torch.inf).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim, begin", [(8, 0), (7, 0), (128, 0), (8, 1)])
+def test_partial_sums_are_finished_in_one_pass(dtype, dim, begin):
+    torch.manual_seed(4)
+    acc, m, sums = torch.randn(2, 5, 3, dim), torch.randn(2, 3, 5), torch.rand(2, 3, 5) + 0.5
+    acc[0, 0, 0], m[0, 0, 0], sums[0, 0, 0] = 0.0, -torch.inf, 0.0  # saw no key
+    right, right_lse = torch.empty(2, 5, 3, dim, dtype=dtype), m.clone()
+    _partial.finish(acc.clone(), right_lse, sums, right, None)
+    out, lse = torch.empty(2, 5, 3, dim + begin, dtype=dtype)[..., begin:], m.clone()
+    with using("cuda"):
+        assert _own.finish(acc, lse, sums, out)
+    assert torch.equal(out, right)
+    assert torch.allclose(lse, right_lse, rtol=1e-6, atol=1e-6)
+    if dtype == torch.float32:  # in place
+        lse = m.clone()
+        with using("cuda"):
+            assert _own.finish(acc, lse, sums, acc)
+        assert torch.equal(acc, right)
+
+
 def test_the_kernel_that_was_asked_for_computes(kernel):
     q = torch.zeros(1, 1, 1, 16)
     chosen = _kernels.Chosen(q)

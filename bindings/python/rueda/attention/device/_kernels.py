@@ -91,27 +91,41 @@ class Chosen:
         own = tuple(piece for piece in pieces if isinstance(self._of(piece), _own.Own))
         return own, [piece for piece in pieces if not isinstance(self._of(piece), _own.Own)]
 
-    def forward(self, piece, into, q, k, v, scale, scores):
-        """Adds a piece to partial sums: views of its own rows and heads."""
+    def forward(self, piece, into, q, k, v, scale, scores, fresh=False):
+        """Adds a piece to partial sums: views of its own rows and heads. ``fresh``: their acc is not set yet."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
+            if fresh:
+                into[0].zero_()
             for rows, partial in kernel.partials(q, k, v, scale, causal, piece.place, scores):
                 _partial.add((into[0][:, rows], into[1][:, :, rows], into[2][:, :, rows]), partial)
             return
         out, lse = kernel.forward(q, k, v, scale, causal, scores, piece.place)
-        if not (self.own_merge and _own.merge(into, out, lse)):
-            _partial.add(into, (out, lse, None))
+        if self.own_merge and _own.merge(into, out, lse, fresh):
+            return
+        if fresh:
+            into[0].zero_()
+        _partial.add(into, (out, lse, None))
 
-    def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale, scores):
-        """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads."""
+    def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale, scores, fresh=(False,) * 3):
+        """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads. ``fresh``: which of them are not set yet."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
             parts = kernel.backward(dout, q, k, v, lse, delta, scale, causal, piece.place, scores)
         else:
             parts = kernel.backward(dout, q, k, v, out, lse, scale, causal, scores, piece.place)
-        for into, part in zip(grads, parts):
-            if not (self.own_merge and _own.add(into, part)):
+        for into, part, new in zip(grads, parts, fresh):
+            if self.own_merge and _own.add(into, part, new):
+                continue
+            if new:
+                into.copy_(part)
+            else:
                 into.add_(part)
+
+    def finish(self, acc, m, sums, out, low):
+        """As `_partial.finish`."""
+        if low is not None or not (self.own_merge and _own.finish(acc, m, sums, out)):
+            _partial.finish(acc, m, sums, out, low)
 
     def forward_own(self, pieces, *tensors_and_more):
         """Many pieces of the same heads, whose rows are those of the tensors: as `_own.Own.add`."""

@@ -37,6 +37,7 @@ class Rank:
         self.grouped = plan.spec.ulysses > 1
         self.scores = scores_of(plan, next(x.device for x in tensors.values() if x is not None))
         self._given, self._slots, self._views, self._folded = tensors, {}, {}, {}
+        self._fresh = set()  # roles of sums that are nothing yet: zeros as soon as somebody reads them
 
         def sums(apart, role):
             return apart if self.program.has(apart) else role
@@ -120,6 +121,14 @@ class Rank:
 
     def tensor(self, role):
         """Of the caller's, or of a slot."""
+        view = self._sum(role)
+        if role in self._fresh:
+            self._fresh.discard(role)
+            view.zero_()
+        return view
+
+    def _sum(self, role):
+        """A tensor whose elements may be anything yet, where it is fresh."""
         view = self._views.get(role)
         if view is None:
             buffer = self._buffer(role)
@@ -186,10 +195,9 @@ class Rank:
 
     def _clear(self, step):
         if self.program.backward:
-            for role in self.sums:
-                self.tensor(role).zero_()
+            self._fresh.update(self.sums)
             return
-        self.tensor(self.acc).zero_()
+        self._fresh.add(self.acc)
         self.tensor(self.lse).fill_(-torch.inf)
         self.tensor(p.SUM_WEIGHTS).zero_()
 
@@ -231,11 +239,12 @@ class Rank:
     def _finish(self, step):
         if self.program.backward:
             for into, role in zip((self.dq, self.dk, self.dv), self.sums):
+                found = self.tensor(role)
                 if into != role:
-                    self.tensor(into).copy_(self.tensor(role))
+                    self.tensor(into).copy_(found)
             return
         low = self.tensor(p.LSE_LOW) if self.program.has(p.LSE_LOW) else None
-        _partial.finish(
+        self.choose.finish(
             self.tensor(self.acc), self.tensor(self.lse), self.tensor(p.SUM_WEIGHTS), self.tensor(self.out), low
         )
 
@@ -306,7 +315,7 @@ class Rank:
         def side(roles, sums, travels, index):
             """(inputs, sums, number of the first head) of queries or keys."""
             if index < 0 or not travels:
-                return [self._operand(r) for r in roles], [self.tensor(r) for r in sums], 0
+                return [self._operand(r) for r in roles], [self._sum(r) for r in sums], 0
             return [came[index, r] for r in roles], [back[index, r] for r in sums], first[index]
 
         own, rest = self.choose.split(step.pieces)
@@ -328,6 +337,7 @@ class Rank:
         (k, v), _, _ = k_side
         scores = self._scores(q_heads, q_side[2])
         if own:
+            self._begins(self.acc, acc)
             into = acc[:, :, q_heads], m[:, q_heads], weights[:, q_heads]
             self.choose.forward_own(
                 pieces, into, q[:, :, q_heads], k[:, :, kv_heads], v[:, :, kv_heads], self.scale, scores
@@ -335,15 +345,20 @@ class Rank:
             return
         rows, columns = _slice(pieces[0].q), _slice(pieces[0].k)
         into = acc[:, rows, q_heads], m[:, q_heads, rows], weights[:, q_heads, rows]
+        fresh = self._begins(self.acc, acc, into[0])
         self.choose.forward(
-            pieces[0], into, q[:, rows, q_heads], k[:, columns, kv_heads], v[:, columns, kv_heads], self.scale, scores
-        )
+            pieces[0], into, q[:, rows, q_heads], k[:, columns, kv_heads], v[:, columns, kv_heads],
+            self.scale, scores, fresh,
+        )  # fmt: skip
 
     def _backward(self, pieces, own, q_side, k_side, kv_heads, q_heads):
         (q, dout, lse, delta), (dq,), _ = q_side
         (k, v), (dk, dv), _ = k_side
         scores = self._scores(q_heads, q_side[2])
+        sums = list(zip(self.sums, (dq, dk, dv)))
         if own:
+            for role, whole in sums:
+                self._begins(role, whole)
             grads = dq[:, :, q_heads], dk[:, :, kv_heads], dv[:, :, kv_heads]
             self.choose.backward_own(
                 pieces, dout[:, :, q_heads], q[:, :, q_heads], k[:, :, kv_heads], v[:, :, kv_heads],
@@ -352,12 +367,23 @@ class Rank:
             return
         rows, columns = _slice(pieces[0].q), _slice(pieces[0].k)
         grads = dq[:, rows, q_heads], dk[:, columns, kv_heads], dv[:, columns, kv_heads]
+        fresh = [self._begins(role, whole, part) for (role, whole), part in zip(sums, grads)]
         # Queries that came have no out: where they travel no kernel is chosen that wants it.
         out = None if self.q_travels else self.tensor(self.out)[:, rows, q_heads]
         self.choose.backward(
             pieces[0], grads, dout[:, rows, q_heads], q[:, rows, q_heads], k[:, columns, kv_heads],
-            v[:, columns, kv_heads], out, lse[:, q_heads, rows], delta[:, q_heads, rows], self.scale, scores,
+            v[:, columns, kv_heads], out, lse[:, q_heads, rows], delta[:, q_heads, rows], self.scale, scores, fresh,
         )  # fmt: skip
+
+    def _begins(self, role, whole, part=None):
+        """Whether a part is the first and all of a sum, so that it can be written there; zeros where it is the first and not all."""
+        if role not in self._fresh or whole is not self._sum(role):
+            return False
+        self._fresh.discard(role)
+        if part is not None and part.shape == whole.shape:
+            return True
+        whole.zero_()
+        return False
 
     _WORK = {
         p.TRANSPOSE: _transpose, p.DELTA: _make_delta, p.CLEAR: _clear, p.PACK: _pack, p.UNPACK: _unpack,

@@ -10,7 +10,7 @@ from rueda import _ffi
 from rueda.attention.device._program import CAUSAL
 from rueda.attention.device._scores import PLAIN
 
-_VERSION = 3
+_VERSION = 4
 _ALL = 1 << 60
 _ITEM = 6  # numbers of an item
 _FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -34,7 +34,7 @@ class _Call(ctypes.Structure):
 class _MergeCall(ctypes.Structure):
     _fields_ = [
         ("format", ctypes.c_int32), ("head_dim", ctypes.c_int32),
-        *((name, ctypes.c_int64) for name in ("batches", "rows", "heads")),
+        *((name, ctypes.c_int64) for name in ("batches", "rows", "heads", "fresh")),
         *((name, _Strided) for name in "acc m sums out lse".split()),
     ]  # fmt: skip
 
@@ -48,7 +48,7 @@ class _Functions(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("block_rows", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
         ("forward", _PASS), ("backward_queries", _PASS), ("backward_keys", _PASS),
-        ("merge", _ROWS), ("add", _ROWS),
+        ("merge", _ROWS), ("add", _ROWS), ("finish", _ROWS),
         ("explain", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)),
     ]  # fmt: skip
 
@@ -206,22 +206,33 @@ def _rows(acc, out, **more):
     )  # fmt: skip
 
 
-def merge(into, out, lse):
-    """A library's result added to partial sums in one pass over them; False where there is no such kernel."""
+def merge(into, out, lse, fresh=False):
+    """A library's result added to partial sums in one pass over them; False where there is no such kernel. ``fresh``: acc is not
+    set yet."""
     own = functions()[0]
     if own is None or out.dtype not in _FORMATS:
         return False
     out = _dense(out)
-    call = _rows(into[0], out, m=_thin(into[1]), sums=_thin(into[2]), lse=_thin(lse))
+    call = _rows(into[0], out, m=_thin(into[1]), sums=_thin(into[2]), lse=_thin(lse), fresh=fresh)
     _launch(own.merge, call, out, "merging")
     return True
 
 
-def add(into, part):
-    """A library's gradient added to a float32 sum in one pass; False where there is no such kernel."""
+def add(into, part, fresh=False):
+    """A library's gradient added to a float32 sum in one pass, or, where the sum is ``fresh``, written there; False where there is no
+    such kernel."""
     own = functions()[0]
     if own is None or part.dtype not in _FORMATS:
         return False
     part = _dense(part)
-    _launch(own.add, _rows(into, part), part, "adding gradients")
+    _launch(own.add, _rows(into, part, fresh=fresh), part, "adding gradients")
+    return True
+
+
+def finish(acc, m, sums, out):
+    """As `_partial.finish` without ``low``, in one pass; False where there is no such kernel."""
+    own = functions()[0]
+    if own is None or out.dtype not in _FORMATS or out.stride(-1) != 1:
+        return False
+    _launch(own.finish, _rows(acc, out, m=_thin(m), sums=_thin(sums)), out, "dividing")
     return True
