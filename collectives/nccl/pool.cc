@@ -38,7 +38,7 @@ Status BlockPool::open(cuda::DevicePtr device, std::shared_ptr<const Library> li
 
 void* BlockPool::allocate(size_t bytes, int device) {
   if (getpid() != process_) return nullptr;
-  free_late();
+  free_with_late({});
   Source source;
   {
     const std::lock_guard lock(mutex_);
@@ -63,23 +63,24 @@ void* BlockPool::allocate(size_t bytes, int device) {
 
 void BlockPool::free(void* memory) {
   if (getpid() != process_) return;
+  std::vector<Block> mine;
   {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(static_cast<const std::byte*>(memory));
     if (found == known_.end()) return;
-    late_.push_back(std::move(found->second.block));
+    mine.push_back(std::move(found->second.block));
     known_.erase(found);
     count_.store(known_.size(), std::memory_order_release);
   }
-  free_late();
+  free_with_late(std::move(mine));
 }
 
-void BlockPool::free_late() {
-  std::vector<Block> blocks;
+void BlockPool::free_with_late(std::vector<Block> blocks) {
   std::vector<std::shared_ptr<User>> users;
   {
     const std::lock_guard lock(mutex_);
-    blocks.swap(late_);
+    blocks.insert(blocks.end(), late_.begin(), late_.end());
+    late_.clear();
     if (blocks.empty()) return;
     std::erase_if(users_, [](const auto& user) { return user.expired(); });
     for (const auto& user : users_) users.push_back(user.lock());

@@ -8,7 +8,8 @@
 // One for the process: a framework calls plain functions for its memory, from any thread, and frees
 // some when the job is over.
 //
-// Threads: any; free() waits for what the GPU is doing.
+// Threads: any; free() waits for what the GPU is doing, and frees its block itself, so that another
+//          thread's call neither ends without it nor waits for its GPU.
 // End:     a block that NCCL cannot let go of now (it is starting work, or its abort has not come
 //          back) is freed by a later call of allocate or free.
 #pragma once
@@ -60,7 +61,8 @@ class BlockPool {
     Block block;
     uint64_t number = 0;
   };
-  void free_late();
+  // `blocks`, which only this call has, and what was left behind before: freed, or left behind.
+  void free_with_late(std::vector<Block> blocks);
 
   const pid_t process_;  // not a fork of it
   std::atomic<size_t> count_{0};
@@ -68,7 +70,7 @@ class BlockPool {
   std::map<int, Source> sources_;
   std::map<const std::byte*, Known> known_;
   uint64_t given_ = 0;
-  std::vector<Block> late_;  // to be freed
+  std::vector<Block> late_;  // could not be freed yet
   std::vector<std::weak_ptr<User>> users_;
 };
 

@@ -43,12 +43,11 @@ struct Step {
       for (Floats& tensor : data)
         std::fill(tensor.begin(), tensor.end(), base + static_cast<float>(rank));
     });
-    std::vector<RequestPtr> works;
-    for (size_t i = 0; i < data.size(); ++i) {
-      works.push_back(
-          start(runtime, on_gpu(sum_of("t" + std::to_string(i), &data[i]), rank, user.handle())));
-    }
-    for (const RequestPtr& work : works) {
+    std::vector<Operation> sums;
+    for (size_t i = 0; i < data.size(); ++i)
+      sums.push_back(on_gpu(sum_of("t" + std::to_string(i), &data[i]), rank, user.handle()));
+    // Together, so that all steps have the same batches, however late a rank is.
+    for (const RequestPtr& work : must(runtime.start(std::move(sums)))) {
       must(end_of(work));
       must(work->device_end()->make_wait(user.handle()));
       all_released = all_released && work->released();

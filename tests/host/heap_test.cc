@@ -184,7 +184,8 @@ TEST_CASE("a full heap says how much is in use and what to do, and goes on", "[h
   CHECK(heap().in_use() == 0);
 }
 
-// 0 if the pages of a block exist and are in the page table (bit 63 of an entry of pagemap).
+// 0 if the pages of a block exist and are in the page table: bit 63 of an entry of pagemap, or 62
+// while the kernel, which compacts memory, moves that page.
 int look_at_new_block() {
   constexpr size_t kBytes = 8 << 20;
   auto own = Heap::of_process(2 * kBytes);
@@ -200,7 +201,7 @@ int look_at_new_block() {
   if (!map) return 0;  // not every container has it
   if (pread(map.get(), entries, bytes, static_cast<off_t>(first)) != static_cast<ssize_t>(bytes))
     return 4;
-  return std::all_of(entries, entries + bytes / 8, [](uint64_t e) { return e >> 63 == 1; }) ? 0 : 5;
+  return std::all_of(entries, entries + bytes / 8, [](uint64_t e) { return e >> 62 != 0; }) ? 0 : 5;
 }
 
 TEST_CASE("a block has its pages before it is handed out", "[heap]") {
