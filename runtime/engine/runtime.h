@@ -59,9 +59,11 @@ struct Operation {
 
 class Runtime {
  public:
+  // waiting: how its threads wait where all ranks share memory; without one it is measured.
   static Result<std::unique_ptr<Runtime>> create(const Config& config,
                                                  std::unique_ptr<membership::Joined> joined,
-                                                 Agents agents = {});
+                                                 Agents agents = {},
+                                                 std::optional<host::WaitPolicy> waiting = {});
   ~Runtime();
 
   const membership::Membership& membership() const { return joined_->membership; }
@@ -127,7 +129,7 @@ class Runtime {
 
  private:
   Runtime(const Config& config, std::unique_ptr<membership::Joined> joined, Agents agents,
-          std::unique_ptr<flight::FlightRecorder> flight);
+          std::unique_ptr<flight::FlightRecorder> flight, std::optional<host::WaitPolicy> waiting);
   Status record(const std::string& path, bool mark_cycles);
   // runtime_requests.cc
   Result<RequestPtr> make_one(Operation operation, bool persistent);

@@ -21,6 +21,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -135,7 +136,8 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
 // A Runtime per rank, as threads. Shut down together by the destructor.
 class RuntimeWorld {
  public:
-  RuntimeWorld(Kind kind, Rank size, Config config = {}, const ConnectionWrapper& wrap = {});
+  RuntimeWorld(Kind kind, Rank size, Config config = {}, const ConnectionWrapper& wrap = {},
+               std::optional<host::WaitPolicy> waiting = {});
   ~RuntimeWorld();
   Rank size() const { return static_cast<Rank>(runtimes_.size()); }
   engine::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }
