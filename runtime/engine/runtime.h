@@ -9,12 +9,14 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/host/wait_policy.h"
 #include "collectives/nccl/machine.h"
 #include "runtime/engine/agents.h"
 #include "runtime/engine/coordinator.h"

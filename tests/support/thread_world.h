@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/host/wait_policy.h"
 #include "runtime/engine/runtime.h"
 #include "runtime/membership/join.h"
 #include "tests/support/collectives.h"
