@@ -8,8 +8,8 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
