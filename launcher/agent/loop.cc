@@ -225,9 +225,10 @@ void Agent::leave_member(MemberId member) {
 void Agent::end_later(MemberId member) {
   const Duration grace = to_duration(plan_.options.grace_seconds);
   signals_due_.emplace(time_now() + grace, std::pair(member, SIGTERM));
-  signals_due_.emplace(time_now() + 2 * grace, std::pair(member, SIGKILL));
 }
 
+// Whoever is asked is killed later: from when it was asked, so that an agent that comes late itself
+// does not ask and kill at once.
 void Agent::end_removed() {
   while (!signals_due_.empty() && signals_due_.begin()->first <= time_now()) {
     const auto [member, signal] = signals_due_.begin()->second;
@@ -236,7 +237,10 @@ void Agent::end_removed() {
     if (rank == nullptr || !rank->running()) continue;
     rank->end_it();
     rank->signal(signal);
-    if (signal != SIGKILL) rank->signal(SIGCONT);
+    if (signal == SIGKILL) continue;
+    rank->signal(SIGCONT);
+    const Duration grace = to_duration(plan_.options.grace_seconds);
+    signals_due_.emplace(time_now() + (over_ ? grace / 2 : grace), std::pair(member, SIGKILL));
   }
 }
 
@@ -263,10 +267,8 @@ void Agent::job_over(int exit_code) {
   if (exit_code == 0) {  // of what runs still the job needs nothing
     const Duration grace = to_duration(plan_.options.grace_seconds);
     for (const auto& rank : ranks_) {
-      if (rank->running() && rank->removed()) {  // it goes by itself, if it does so soon
+      if (rank->running() && rank->removed())  // it goes by itself, if it does so soon
         signals_due_.emplace(time_now() + grace / 2, std::pair(rank->member(), SIGTERM));
-        signals_due_.emplace(time_now() + grace, std::pair(rank->member(), SIGKILL));
-      }
       stop_member(rank->member(), "the job has ended");
     }
     give_up_at_ = time_now() + 2 * grace + kKillLimit;  // leftovers of theirs have it once more

@@ -12,8 +12,10 @@ namespace rueda::engine {
 namespace {
 
 // Waiters look, spin and yield only where they can drive: where all ranks share memory.
-host::WaitPolicy wait_policy_of(const membership::Joined& joined) {
+host::WaitPolicy wait_policy_of(const membership::Joined& joined,
+                                const std::optional<host::WaitPolicy>& waiting) {
   if (!joined.memory.has_all()) return {};
+  if (waiting) return *waiting;
   return host::WaitPolicy::measure(joined.membership.local_size, joined.membership.local_pids());
 }
 
@@ -64,7 +66,8 @@ timeline::Origin origin_of(const membership::Joined& joined) {
 
 Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
                                                  std::unique_ptr<membership::Joined> joined,
-                                                 Agents agents) {
+                                                 Agents agents,
+                                                 std::optional<host::WaitPolicy> waiting) {
   auto flight = flight::FlightRecorder::open(agents.flight_fd, identity_of(config, *joined));
   if (flight == nullptr) {
     return Status(Code::kResourceExhausted,
@@ -74,7 +77,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
         .with_limit(Limit::kMemory);
   }
   std::unique_ptr<Runtime> runtime(
-      new Runtime(config, std::move(joined), std::move(agents), std::move(flight)));
+      new Runtime(config, std::move(joined), std::move(agents), std::move(flight), waiting));
   RUEDA_RETURN_IF_ERROR(runtime->coordinator_.form_sets(runtime->agents_.process_sets));
   if (life::LifeLine* const life = runtime->agents_.life.get())
     RUEDA_RETURN_IF_ERROR(life->watch(runtime->joined_->fabric.loop.get()));
@@ -88,14 +91,15 @@ Result<std::unique_ptr<Runtime>> Runtime::create(const Config& config,
 }
 
 Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joined, Agents agents,
-                 std::unique_ptr<flight::FlightRecorder> flight)
+                 std::unique_ptr<flight::FlightRecorder> flight,
+                 std::optional<host::WaitPolicy> waiting)
     : config_(config),
       joined_(std::move(joined)),
       agents_(std::move(agents)),
       machine_(make_machine(config_, joined_->fabric.doorbell->ringer(), agents_.life.get())),
       sets_(membership().rank, membership().size),
       queue_(std::make_shared<RequestQueue>(joined_->fabric.doorbell->ringer())),
-      progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*joined_),
+      progress_(std::make_shared<ProgressEngine>(queue_, wait_policy_of(*joined_, waiting),
                                                  joined_->memory.has_all())),
       recorder_(origin_of(*joined_), config_.summary, agents_.nvtx_library),
       flight_(std::move(flight)),

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/host/wait_policy.h"
 #include "collectives/nccl/machine.h"
 #include "runtime/engine/agents.h"
 #include "runtime/engine/coordinator.h"
@@ -59,9 +61,11 @@ struct Operation {
 
 class Runtime {
  public:
+  // waiting: how its threads wait where all ranks share memory; without one it is measured.
   static Result<std::unique_ptr<Runtime>> create(const Config& config,
                                                  std::unique_ptr<membership::Joined> joined,
-                                                 Agents agents = {});
+                                                 Agents agents = {},
+                                                 std::optional<host::WaitPolicy> waiting = {});
   ~Runtime();
 
   const membership::Membership& membership() const { return joined_->membership; }
@@ -127,7 +131,7 @@ class Runtime {
 
  private:
   Runtime(const Config& config, std::unique_ptr<membership::Joined> joined, Agents agents,
-          std::unique_ptr<flight::FlightRecorder> flight);
+          std::unique_ptr<flight::FlightRecorder> flight, std::optional<host::WaitPolicy> waiting);
   Status record(const std::string& path, bool mark_cycles);
   // runtime_requests.cc
   Result<RequestPtr> make_one(Operation operation, bool persistent);

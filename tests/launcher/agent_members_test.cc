@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -152,6 +154,16 @@ bool has(const std::string& text, const std::string& line) {
 }
 
 constexpr const char* kWaits = "trap 'exit 7' TERM; echo here; while :; do sleep 0.05; done";
+constexpr const char* kLeaves = "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3";
+constexpr double kSoon = 0.05;
+
+// Told to leave, it is asked soon; from then on it has as long as it needs, however busy the
+// machine is. For `then`, in the process of the agent, which looks at the plan anew each time.
+void leave_soon(Script* script, AgentPlan* plan) {
+  plan->options.grace_seconds = kSoon;
+  script->order(stop_message(0, "", true));
+  plan->options.grace_seconds = 600;
+}
 
 }  // namespace
 
@@ -205,19 +217,30 @@ TEST_CASE("no member is started once the agent has finished") {
 }
 
 TEST_CASE("a member that was told to leave has the grace period to do so by itself") {
+  AgentPlan leaving = plan(1, kWaits);
   Script::Then then;
   then[{0, "here"}] = [](Script* script) { script->order(stop_message(0, "", true)); };
-  AgentPlan leaving = plan(1, "");
-  SECTION("it does not") {
-    leaving.options.command = {"sh", "-c", kWaits};
-    leaving.options.grace_seconds = 0.1;
+  SECTION("it does not, and is asked") {
+    then[{0, "here"}] = [&leaving](Script* script) { leave_soon(script, &leaving); };
+    const auto [code, said] = run(leaving, then);
+    INFO(said);
+    CHECK(code == 0);
+    CHECK(has(said, "ended 0 1792 removed"));
+  }
+  SECTION("it has time to answer though its agent was held up") {
+    leaving.options.command = {
+        "sh", "-c", "trap 'sleep 0.1; exit 7' TERM; echo here; while :; do sleep 0.05; done"};
+    then[{0, "here"}] = [&leaving](Script* script) {
+      leave_soon(script, &leaving);
+      std::this_thread::sleep_for(std::chrono::duration<double>(4 * kSoon));
+    };
     const auto [code, said] = run(leaving, then);
     INFO(said);
     CHECK(code == 0);
     CHECK(has(said, "ended 0 1792 removed"));
   }
   SECTION("it does") {
-    leaving.options.command = {"sh", "-c", "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3"};
+    leaving.options.command = {"sh", "-c", kLeaves};
     const auto [code, said] = run(leaving, then);
     INFO(said);
     CHECK(has(said, "ended 0 768 removed"));
@@ -225,23 +248,29 @@ TEST_CASE("a member that was told to leave has the grace period to do so by itse
 }
 
 TEST_CASE("who was told to leave goes by itself when the job ends well meanwhile, or is ended") {
+  Order over;
+  over.kind = Order::Kind::kJobOver;
+  AgentPlan leaving = plan(1, kLeaves);
   Script::Then then;
-  then[{0, "here"}] = [](Script* script) {
-    script->order(stop_message(0, "", true));
-    Order over;
-    over.kind = Order::Kind::kJobOver;
-    script->order(to_wire(over));
-  };
-  AgentPlan leaving = plan(1, "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3");
   SECTION("by itself") {
     leaving.options.grace_seconds = 600;
+    then[{0, "here"}] = [&over](Script* script) {
+      script->order(stop_message(0, "", true));
+      script->order(to_wire(over));
+    };
     const auto [code, said] = run(leaving, then);
     INFO(said);
     CHECK(has(said, "ended 0 768 removed"));
   }
   SECTION("it is asked") {
     leaving.options.command = {"sh", "-c", kWaits};
-    leaving.options.grace_seconds = 0.1;
+    then[{0, "here"}] = [&](Script* script) {
+      leaving.options.grace_seconds = 600;  // the end of the job asks it, and not the time to leave
+      script->order(stop_message(0, "", true));
+      leaving.options.grace_seconds = 2 * kSoon;
+      script->order(to_wire(over));
+      leaving.options.grace_seconds = 600;
+    };
     const auto [code, said] = run(leaving, then);
     INFO(said);
     CHECK(code == 0);
@@ -282,7 +311,6 @@ TEST_CASE("what fails among members that stay stops the others, as in every job"
   AgentPlan failing = plan(2,
                            "trap 'exit 7' TERM; echo here; [ $RUEDA_MEMBER = 2 ] && exit 3; "
                            "while :; do sleep 0.05; done");
-  failing.options.grace_seconds = 0.1;
   const auto [code, said] = run(failing, then);
   INFO(said);
   CHECK(has(said, "started 2 as 1"));

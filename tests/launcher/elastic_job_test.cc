@@ -102,7 +102,8 @@ TEST_CASE("a lost rank is replaced though the shell around it lives, which ends 
 
 TEST_CASE("what is left of a lost rank is ended while the job goes on") {
   SECTION("the shell around it, after the grace period") {
-    Job job(wrapped({"-np", "2", "--min-np", "1", "--on-failure", "shrink", "--grace-period", ".1"},
+    // It is asked after as long as it then has to say so.
+    Job job(wrapped({"-np", "2", "--min-np", "1", "--on-failure", "shrink", "--grace-period", "4"},
                     "1/2:1=kill", "trap 'echo asked' TERM; sleep 1000 & wait; wait"));
     REQUIRE(job.wait_for_output("epoch 2: rank 0 of 1"));
     REQUIRE(job.wait_for_output("asked"));

@@ -67,9 +67,9 @@ class Terminal:
         self.raw = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
             variables = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment}
             os.execve(TOOL, [TOOL, "top", job], variables)
-        self.resize(lines, columns)
 
     def resize(self, lines, columns):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -79,11 +79,11 @@ class Terminal:
     def press(self, keys):
         os.write(self.fd, keys)
 
-    def wait_for(self, pattern, seconds=60):
-        """Reads until the screen shows it; gives the match."""
+    def wait_for(self, pattern, seconds=60, between="\n"):
+        """Reads until the screen shows it; gives the match. A space between lines: where a sentence goes on in the next one."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = re.search(pattern, "\n".join(self.screen.display))
+            found = re.search(pattern, between.join(line.rstrip() for line in self.screen.display))
             if found:
                 return found
             if select.select([self.fd], [], [], 0.2)[0]:
@@ -109,7 +109,7 @@ class Terminal:
 def test_a_small_terminal_says_who_is_slow_and_why(tmp_path):
     with running(tmp_path) as (_, job):
         top = Terminal(job, 24, 80)
-        top.wait_for(r"slowest: rank 1 on .*\n?.*waits for data for \d+ %")
+        top.wait_for(r"slowest: rank 1 on [^;]+; it waits for data for \d+ %", between=" ")
         top.wait_for(r"(?m)^ *RANK HOST +PID STATE")
         top.wait_for(r"(?m)^ *1 .*ms .*%")
         assert all(len(line) <= 80 for line in top.screen.display)
@@ -117,7 +117,9 @@ def test_a_small_terminal_says_who_is_slow_and_why(tmp_path):
         top.wait_for(r"(?m)^rank 1: running")
         top.wait_for("last operations, the newest first")
         top.wait_for("allreduce 'gradient' float32")
-        top.wait_for("rank.py")  # where its stack is
+        top.resize(100, 80)  # for all that is told
+        top.wait_for("(?m)^" + re.escape(f'  File "{tmp_path}/rank.py", line'[:80]))  # in its stack
+        top.resize(24, 80)
         top.press(b"\x1b")
         top.wait_for("q quit  s sort")
         top.press(b"s")

@@ -1,9 +1,11 @@
-"""A deadline and Ctrl-C end a wait at once, also in a large collective that the waiting thread runs itself."""
+"""A deadline and Ctrl-C end a wait at once, also in the middle of a large collective.
+
+What a waiting thread does that runs the collective itself: tests/runtime/waits_test.cc.
+"""
 
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import rueda as hvd
@@ -13,7 +15,7 @@ from rueda._runtime import runtime
 from worlds import ranks
 
 COUNT = 1 << 27  # float32: 512 MiB, some tenths of a second at least
-SOON = 0.1  # seconds
+HELD = 3  # seconds; a stopped process is taken for dead after 5
 
 
 def settled():
@@ -22,65 +24,75 @@ def settled():
     return not runtime._abandoned
 
 
-@ranks(2)
-def test_a_deadline_is_kept_in_the_middle_of_a_large_collective():
-    x = np.ones(COUNT, np.float32)
-    hvd.barrier()
-    handle = hvd.allreduce_async_(x, op=hvd.Sum)
-    begin = time.monotonic()
-    with raises(hvd.DeadlineExceeded, "allreduce 'noname.", "has not ended after 0.05"):
-        hvd.synchronize(handle, timeout=0.05)
-    late = time.monotonic() - begin - 0.05
-    assert late < SOON, f"{late:.3f} s late"
-    assert not hvd.poll(handle)  # it goes on
-    assert hvd.synchronize(handle) is x
-    assert x[0] == x[COUNT // 2] == x[-1] == 2
+class HeldOpen:
+    """As soon as a sum in place has begun to come in the other rank stands still, so that the sum has no end.
 
-
-class Interrupt:
-    """SIGINT as soon as a sum in place has begun to come in.
-
-    The waiting thread's sleep is not broken off: another thread takes the signal. So it is, too, when the
-    signal comes while the waiting thread runs the collective itself, and it sleeps afterwards.
+    Until `release` is called, or seconds later for a wait that does not end before. SIGINT comes for this
+    process once the other one stands, if ``interrupts``: while the waiting thread, whose sleep is not broken
+    off, as another thread takes the signal, waits or runs the collective.
     """
 
-    def __init__(self, array):
-        self.at = None
+    def __init__(self, array, interrupts=False):
+        self.in_time = False
+        pids = hvd.allgather(np.array([os.getpid()]))
+        self._other = int(pids[1 - hvd.rank()])
         self._array, self._before = array, array[[0, len(array) // 2]]
-        self._thread = threading.Thread(target=self._watch)
+        self._released = threading.Event()
+        self._interrupts = interrupts
+        self._thread = threading.Thread(target=self._hold)
         self._thread.start()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        if interrupts:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
-    def _watch(self):
+    def _hold(self):
         eventually(lambda: (self._array[[0, len(self._array) // 2]] != self._before).any())
-        self.at = time.monotonic()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(self._other, signal.SIGSTOP)
+        try:
+            if self._interrupts:
+                os.kill(os.getpid(), signal.SIGINT)
+            self.in_time = self._released.wait(HELD)
+        finally:
+            os.kill(self._other, signal.SIGCONT)
 
-    def join(self):
+    def release(self):
+        self._released.set()
         self._thread.join()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 @ranks(2)
+def test_a_deadline_is_kept_in_the_middle_of_a_large_collective():
+    x = np.ones(COUNT, np.float32)
+    held = HeldOpen(x) if hvd.rank() == 0 else hvd.allgather(np.array([os.getpid()]))
+    handle = hvd.allreduce_async_(x, op=hvd.Sum)
+    if hvd.rank() == 0:
+        with raises(hvd.DeadlineExceeded, "allreduce 'noname.", "has not ended after 0.05"):
+            hvd.synchronize(handle, timeout=0.05)
+        under_way = not hvd.poll(handle)
+        held.release()
+        assert held.in_time and under_way, "raised only when it had ended"
+    assert hvd.synchronize(handle) is x  # it goes on
+    assert x[0] == x[COUNT // 2] == x[-1] == 2
+
+
+@ranks(2)
 def test_an_interrupt_is_raised_in_the_middle_of_a_large_collective():
-    for name, before in ((None, 0), ("comes again", 3)):  # also the short way
+    for name, before in ((None, 0), (None, 2), ("comes again", 2)):  # also the short ways of what comes again
         x = np.ones(COUNT, np.float32)
         for _ in range(before):
-            hvd.allreduce_(x, name=name)
-        hvd.barrier()
+            hvd.allreduce_(x, name=name, op=hvd.Sum)
         if hvd.rank() == 0:
-            interrupt = Interrupt(x)
+            held = HeldOpen(x, interrupts=True)
             with raises(KeyboardInterrupt):
                 hvd.allreduce_(x, name=name, op=hvd.Sum)
-            late = time.monotonic() - interrupt.at
             under_way = not settled()
-            interrupt.join()
-            assert late < SOON, f"{name}: {late:.3f} s late"
-            assert under_way, f"{name}: raised only when it had ended"
+            held.release()
+            assert held.in_time and under_way, f"{name}, {before} before: raised only when it had ended"
             eventually(settled)
         else:
+            hvd.allgather(np.array([os.getpid()]))
             hvd.allreduce_(x, name=name, op=hvd.Sum)
-        assert x[0] == x[COUNT // 2] == x[-1] == 2
+        assert x[0] == x[COUNT // 2] == x[-1] == 2 ** (before + 1)
         hvd.barrier()
 
 

@@ -119,9 +119,11 @@ Status finish(ThreadRank& world, Communicator& communicator, Collective& collect
   return collective.status();
 }
 
-RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const ConnectionWrapper& wrap) {
+RuntimeWorld::RuntimeWorld(Kind kind, Rank size, Config config, const ConnectionWrapper& wrap,
+                           std::optional<host::WaitPolicy> waiting) {
   for (auto& world : make_worlds(kind, size, config, wrap)) {
-    runtimes_.push_back(must(engine::Runtime::create(config, std::move(world->joined))));
+    runtimes_.push_back(
+        must(engine::Runtime::create(config, std::move(world->joined), {}, waiting)));
   }
 }
 

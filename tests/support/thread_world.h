@@ -21,12 +21,14 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "collectives/base/config.h"
+#include "collectives/host/wait_policy.h"
 #include "runtime/engine/runtime.h"
 #include "runtime/membership/join.h"
 #include "tests/support/collectives.h"
@@ -135,7 +137,8 @@ auto on_ranks(Rank size, Function fn) -> std::vector<decltype(fn(Rank{}))> {
 // A Runtime per rank, as threads. Shut down together by the destructor.
 class RuntimeWorld {
  public:
-  RuntimeWorld(Kind kind, Rank size, Config config = {}, const ConnectionWrapper& wrap = {});
+  RuntimeWorld(Kind kind, Rank size, Config config = {}, const ConnectionWrapper& wrap = {},
+               std::optional<host::WaitPolicy> waiting = {});
   ~RuntimeWorld();
   Rank size() const { return static_cast<Rank>(runtimes_.size()); }
   engine::Runtime& operator[](Rank rank) { return *runtimes_[static_cast<size_t>(rank)]; }
