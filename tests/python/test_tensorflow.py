@@ -332,9 +332,20 @@ def check_keras_layers(hvd, tf):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
     assert isinstance(optimizer, keras.optimizers.SGD)
-    model.compile(optimizer, loss="mse", jit_compile=True)
+    for wrong in (optimizer, hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))):
+        with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
+            model.compile(wrong, loss="mse", jit_compile=True)
+    model.compile("sgd", loss="mse", jit_compile=True)  # without collectives: Keras's own matter
+    assert model.jit_compile is True
+    model.compile(optimizer, loss="mse")
     with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
-        model.fit(whole, whole[:, :1], verbose=0)
+        model.jit_compile = True
+    assert model.jit_compile is False
+    model.fit(whole, whole[:, :1], verbose=0)
+    normal = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization()])
+    normal.compile("sgd", loss="mse", jit_compile=True)  # only its layer talks to others
+    with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
+        normal.fit(whole, whole, verbose=0)
     with pytest.MonkeyPatch.context() as changes:  # with a GPU Keras would choose XLA
         changes.setattr(tf.config, "list_physical_devices", lambda *kind: [types.SimpleNamespace(device_type="GPU")])
         for auto, each in ((False, optimizer), (True, keras.optimizers.SGD(0.01))):
