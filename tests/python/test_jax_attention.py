@@ -258,6 +258,38 @@ def test_sequences_are_spread_and_put_together():
 
 
 @ranks(2)
+def test_new_tokens_attend_to_a_cache_that_ranks_share():
+    import jax
+    import jax.numpy as jnp
+    import rueda.attention
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    for dtype in (jnp.float32, jnp.bfloat16):
+        random = np.random.default_rng(11)
+        q, k, v = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((3, 2, HEADS, DIM), *[(3, n * 5, KV_HEADS, DIM)] * 2))
+        lengths = [9, 4, 2 * 5]
+        mine = [q, jnp.array(k[:, r::n]), jnp.array(v[:, r::n])]
+        out, lse = hvd.attention.decode_attention(*mine, jnp.array(lengths), return_lse=True, sinks=jnp.zeros(HEADS))
+        assert isinstance(out, jax.Array) and out.dtype == dtype and lse.dtype == jnp.float32
+        by_numpy = rueda.attention.decode_attention(*map(np.asarray, mine), lengths, return_lse=True, sinks=[0.0] * HEADS)
+        for ours, other in zip((out, lse), by_numpy):
+            np.testing.assert_array_equal(np.asarray(ours), other)
+        later = hvd.attention.decode_attention(*mine, lengths, async_op=True)
+        assert later.done() and later.wait().shape == q.shape
+    table = np.arange(3)[:, None]  # each sequence's tokens in a block of its own
+    paged = hvd.attention.decode_attention(*mine, lengths, block_table=jnp.asarray(table), sinks=[0.0] * HEADS)
+    np.testing.assert_array_equal(np.asarray(paged), np.asarray(out))
+    for run in (jax.jit, jax.vmap, lambda f: jax.grad(lambda q: f(q).sum())):
+        with pytest.raises(ValueError, match="call it outside of jit, grad and vmap"):
+            run(lambda q: hvd.attention.decode_attention(q, *mine[1:], lengths))(q)
+    with pytest.raises(ValueError, match="different dtypes"):
+        hvd.attention.decode_attention(q.astype(jnp.float32), *mine[1:], lengths)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION"):
+        hvd.attention.decode_attention(*mine, [9, 4, 8 + r])
+
+
+@ranks(2)
 def test_what_cannot_be_is_said():
     import jax
     import jax.numpy as jnp

@@ -165,6 +165,17 @@ def check_saving(hvd, keras, folder):
     assert loaded.layers[0].bias.value[0] == 1 and same_everywhere(hvd, loaded)
 
 
+def check_join(hvd, keras):
+    """A rank with fewer batches, whose steps on JAX are under way when it joins."""
+    r = hvd.rank()
+    x, y = data(r, 16 + 16 * r)
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), 5)
+    model.fit(x, y, batch_size=8, verbose=0)
+    assert hvd.join() == 1
+    hvd.broadcast_global_variables(1, model)
+    assert same_everywhere(hvd, model)
+
+
 def check_like_horovods(hvd, keras):
     """A number as multiplier, a user's class, what an optimizer has learnt, ranks outside of the set."""
     x, y = data(hvd.rank())
@@ -274,6 +285,7 @@ def everything():
     check_schedule(hvd, keras)
     check_like_horovods(hvd, keras)
     check_clones(hvd, keras)
+    check_join(hvd, keras)
     check_saving(hvd, keras, os.environ["TEST_FOLDER"])
     hvd.shutdown()
     return keras.backend.backend()

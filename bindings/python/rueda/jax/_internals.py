@@ -38,6 +38,14 @@ def called_body(eqn):
     return (body, ()) if isinstance(body, core.Jaxpr) else (body.jaxpr, body.consts)
 
 
+def runs_at_once():
+    """Whether what is called now runs now: outside of transformations, or in derivatives and batches of what no program is made of."""
+    trace = core.trace_ctx.trace
+    while isinstance(trace, (ad.JVPTrace, ad.LinearizeTrace, pe.JaxprTrace, batching.BatchTrace)):
+        trace = trace.parent_trace
+    return isinstance(trace, core.EvalTrace)
+
+
 def rewrite_before_lowering(rewrite):
     """JAX lowers ``rewrite(jaxpr, name_stack)`` instead of each body: a program, of a loop, a branch, ..."""
     lower = mlir.jaxpr_subcomp
