@@ -100,8 +100,7 @@ def test_packed_sequences_have_gradients_and_parts_are_merged():
     # Of one process's own: half of the keys and the other half are all of them, and so are their gradients.
     arrays, dlse = shares(0, 1)
     local = ha.BlockMask.from_dense(np.ones((6, 6), bool), LENGTH, 4)
-    for wrap in (lambda f: f, jax.jit):
-        check(lambda q, k, v, **o: ha.block_sparse_attention(q, k, v, local, **o), arrays, dlse, wrap=wrap)
+    check(lambda q, k, v, **o: ha.block_sparse_attention(q, k, v, local, **o), arrays, dlse, wrap=jax.jit)
     *qkv, dout = map(jnp.asarray, arrays)
 
     def attend(q, k, v):
@@ -118,15 +117,20 @@ def test_packed_sequences_have_gradients_and_parts_are_merged():
         return ha.merge_attention(*parts(q, k, v))
 
     cotangents = dout, jnp.asarray(dlse)
-    for run in (lambda f: f, jax.jit):
-        found, back = run(lambda *x: jax.vjp(merged, *x))(*qkv)
-        wanted, back_of_all = jax.vjp(attend, *qkv)
-        for ours, other in zip((*found, *back(cotangents)), (*wanted, *back_of_all(cotangents))):
-            np.testing.assert_allclose(ours, other, rtol=1e-4, atol=2e-5)
-        for ours, other in zip(found, rueda.attention.merge_attention(*map(np.asarray, parts(*qkv)))):
-            np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def results(call, *qkv):
+        found, back = jax.vjp(call, *qkv)
+        return *found, *back(cotangents)
+
+    found = results(merged, *qkv)
+    for ours, other in zip(found, results(attend, *qkv)):
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=2e-5)
+    of_parts = map(np.asarray, jax.jit(lambda *x: list(parts(*x)))(*qkv))
+    for ours, other in zip(found, rueda.attention.merge_attention(*of_parts)):
+        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="results do not fit"):
-        ha.merge_attention(*found, found[0][:, :3], found[1])
+        ha.merge_attention(*found[:2], found[0][:, :3], found[1])
 
 
 @needs_torch
