@@ -366,6 +366,47 @@ def test_named_pytrees_of_different_sizes_are_an_error_on_all():
 
 
 @ranks(2)
+def test_a_call_outside_of_jit_that_comes_again_is_short():
+    """A program is found by the arrays' types: they are not converted and looked at each time."""
+    import sys
+
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    x, tree = jnp.float32(1), {"a": jnp.ones(2), "b": [jnp.ones(3), 2, None]}
+    calls = (
+        lambda: hvd.allreduce(x, hvd.Sum, name="short"),
+        lambda: hvd.allreduce(x),
+        lambda: hvd.allreduce(tree, hvd.Sum),
+        lambda: hvd.broadcast(tree, 1),
+        lambda: hvd.reducescatter(tree["a"], hvd.Sum),
+        lambda: hvd.alltoall(tree["a"], name="parts"),
+    )
+    for call in calls:
+        first = jax.tree.map(np.asarray, call())
+        called = []
+        sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None)  # noqa: B023
+        try:
+            again = call()
+        finally:
+            sys.setprofile(None)
+        assert len(called) <= 40, called
+        jax.tree.map(np.testing.assert_array_equal, first, again)
+    with jax.disable_jit():
+        assert hvd.allreduce(x, hvd.Sum, name="short") == hvd.size()
+    for wrong in (jnp.ones(3), np.ones(3), [jnp.ones(2), jnp.ones(5)]):  # looked at each time, as none of them becomes a program
+        for _ in range(2):
+            with pytest.raises(ValueError, match="rows cannot be divided by 2 ranks"):
+                hvd.alltoall(wrong)
+    # Derivatives outside of jit meet such calls.
+    if hvd.rank() == 0:
+        assert hvd.allreduce(x, hvd.Sum) == hvd.size()
+    else:
+        assert jax.vjp(lambda x: hvd.allreduce(x, hvd.Sum), x)[0] == hvd.size()
+
+
+@ranks(2)
 def test_one_function_twice():
     import jax
     import jax.numpy as jnp

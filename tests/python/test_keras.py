@@ -147,7 +147,7 @@ def check_schedule(hvd, keras):
 
 
 def check_options_of_callbacks(hvd, keras, folder):
-    n, r = hvd.size(), hvd.rank()
+    r = hvd.rank()
     x, y = data(r)
     rates = []
 

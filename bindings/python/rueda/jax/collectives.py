@@ -1,5 +1,7 @@
 """Collectives on arrays and pytrees, the same inside ``jax.jit`` as outside of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +63,22 @@ def _check(kind, array, spec):
 
 
 def _run(kind, tree, spec):
+    if core.trace_state_clean():
+        return _program(kind, spec)(tree)
+    return _traced(kind, tree, spec)
+
+
+@functools.lru_cache(maxsize=4096)
+def _program(kind, spec):
+    """One of its own for what is called outside of all others: found by the arrays' types, it is not made and looked at again."""
+
+    def rueda_collective(tree):  # ranks meet by this name, which is also that of the primitive's programs
+        return _traced(kind, tree, spec)
+
+    return jax.jit(rueda_collective)
+
+
+def _traced(kind, tree, spec):
     leaves, form = jax.tree.flatten(tree)
     if not leaves:
         return tree
