@@ -63,29 +63,32 @@ def _check(kind, array, spec):
 
 
 def _run(kind, tree, spec):
+    leaves, form = jax.tree.flatten(tree)
+    if not leaves:
+        return tree
     if core.trace_state_clean():
-        return _program(kind, spec)(tree)
-    return _traced(kind, tree, spec)
+        leaves = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in leaves]
+        results = _program(kind, spec)(leaves)
+    else:
+        results = _traced(kind, leaves, spec)
+    return jax.tree.unflatten(form, results)
 
 
 @functools.lru_cache(maxsize=4096)
 def _program(kind, spec):
     """One of its own for what is called outside of all others: found by the arrays' types, it is not made and looked at again."""
 
-    def rueda_collective(tree):  # ranks meet by this name, which is also that of the primitive's programs
-        return _traced(kind, tree, spec)
+    def rueda_collective(leaves):  # ranks meet by this name, which is also that of the primitive's programs
+        return _traced(kind, leaves, spec)
 
     return jax.jit(rueda_collective)
 
 
-def _traced(kind, tree, spec):
-    leaves, form = jax.tree.flatten(tree)
-    if not leaves:
-        return tree
+def _traced(kind, leaves, spec):
     leaves = [jnp.asarray(each) for each in leaves]
     for each in leaves:
         _check(kind, each, spec)
-    return jax.tree.unflatten(form, collective(leaves, spec))
+    return collective(leaves, spec)
 
 
 def allreduce(
