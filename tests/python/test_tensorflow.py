@@ -726,7 +726,7 @@ def test_a_process_ends_with_operations_under_way():
     assert code == 0 and "Traceback" not in output, output
     left, gone = (float(re.search(what + " at: ([0-9.]+)", output)[1]) for what in ("left", "gone"))
     print(f"the process ended {gone - left:.3f} s after sys.exit")
-    assert 0 < gone - left < 10  # a busy machine
+    assert 0 < gone - left < 30  # as any process of TensorFlow ends, on a busy machine
 
 
 def test_a_script_of_horovod_runs_as_it_is(tmp_path):
