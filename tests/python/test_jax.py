@@ -399,6 +399,16 @@ def test_a_call_outside_of_jit_that_comes_again_is_short():
         for _ in range(2):
             with pytest.raises(ValueError, match="rows cannot be divided by 2 ranks"):
                 hvd.alltoall(wrong)
+    # What is no number on one rank alone is its error, and not a second call that nobody meets.
+    last = jnp.asarray(np.array([0, np.nan if hvd.rank() == 0 else 1], np.float32))
+    with jax.debug_nans(True):
+        if hvd.rank() == 0:
+            assert hvd.alltoall(last).tolist() == [0, 0]
+        else:
+            with pytest.raises(FloatingPointError):
+                hvd.alltoall(last)
+        assert hvd.allreduce(x, hvd.Sum, name="short") == hvd.size()
+
     class Own:  # a tree whose form no program can be found by
         def __init__(self, array, note):
             self.array, self.note = array, note

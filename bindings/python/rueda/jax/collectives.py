@@ -12,7 +12,7 @@ from rueda._frameworks import check_name, whole_number
 from rueda._runtime import member_name, runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
-from rueda.jax._internals import core, runs_at_once
+from rueda.jax._internals import core, is_run_again, runs_at_once
 from rueda.jax._library import jax_errors
 from rueda.jax._primitive import Spec, collective
 
@@ -66,7 +66,7 @@ def _run(kind, tree, spec):
     leaves, form = jax.tree.flatten(tree)
     if not leaves:
         return tree
-    if core.trace_state_clean():
+    if core.trace_state_clean() and not is_run_again():
         leaves = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in leaves]
         results = _program(kind, spec)(leaves)
     else:
