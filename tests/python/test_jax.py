@@ -233,6 +233,80 @@ def test_transformations():
 
 
 @ranks(2)
+def test_rows_of_unequal_number_where_calls_run_at_once():
+    """In derivatives and batches without a program too; where shapes are fixed first, it is one error on all ranks."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    x = jnp.arange(4.0)[: r + 2]
+    scale = np.arange(1.0, 2 * n + 2)  # of the rows that come
+
+    def loss(x):
+        return (hvd.allgather(x, name="rows") ** 2 * scale).sum() * (r + 1)
+
+    mean = (n + 1) / 2
+    mine = scale[2 * r :][: r + 2]
+    grad = 2 * np.asarray(x) * mine * mean
+    value, back = jax.vjp(loss, x)
+    np.testing.assert_allclose(value, (np.array([0, 1, 0, 1, 2]) ** 2 * scale).sum() * (r + 1))
+    for found in (jax.grad(loss)(x), back(1.0)[0], jax.jvp(jax.grad(loss), (x,), (x,))[1]):
+        np.testing.assert_allclose(found, grad, rtol=1e-6)
+    np.testing.assert_allclose(jax.linearize(loss, x)[1](x), 2 * value)
+    _, tangent = jax.jvp(hvd.allgather, (x,), (2 * x,))
+    assert tangent.tolist() == [0, 2, 0, 2, 4]
+    batch = jax.vmap(hvd.allgather, in_axes=1, out_axes=1)(jnp.stack([x, 3 * x], 1))
+    assert batch.T.tolist() == [[0, 1, 0, 1, 2], [0, 3, 0, 3, 6]]
+    for program in (jax.jit(hvd.allgather), jax.grad(lambda x: jax.jit(hvd.allgather)(x).sum()), jax.grad(jax.checkpoint(lambda x: hvd.allgather(x).sum()))):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION.*rows"):
+            jax.block_until_ready(program(x))
+
+
+@ranks(2)
+def test_ranks_with_fewer_steps_join():
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    wide = jnp.ones((500, 500))
+    step = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum, name="uneven"))
+    late = jax.jit(lambda x: hvd.allreduce(jnp.sin(x @ x @ x @ x) * 0 + 1, hvd.Sum, name="late")[0, 0])
+    for epoch in range(2):
+        first = epoch % n  # to join
+        for _ in range(2):
+            assert step(jnp.float32(r + 1)) == 3
+        last = late(wide)  # which is under way, and on one rank nobody holds what it gives
+        if r == first:
+            del last
+        else:
+            assert last == n and step(jnp.float32(5)) == 5 == hvd.allreduce(jnp.float32(5), hvd.Sum)
+            assert hvd.allreduce(jnp.float32(5)) == 2.5 and hvd.allreduce(jnp.int32(5), hvd.Min) == 5
+            for run in (lambda f: f, jax.jit):
+                tree = run(lambda t: hvd.allreduce(t, hvd.Sum))([jnp.ones(2), jnp.ones(3)])
+                assert jax.tree.map(list, tree) == [[1, 1], [1, 1, 1]]
+                assert run(lambda x: hvd.reducescatter(x, hvd.Sum))(jnp.arange(4.0)).tolist() == [[0, 1], [2, 3]][r]
+                assert run(lambda x: hvd.broadcast(x, r))(jnp.ones(2)).tolist() == [1, 1]
+                with pytest.raises(jax.errors.JaxRuntimeError, match=f"its root, rank {first} .*has joined"):
+                    jax.block_until_ready(run(lambda x: hvd.broadcast(x, first))(jnp.ones(2)))  # noqa: B023
+            rows = hvd.allgather({"a": jnp.full((2, 3), r), "b": jnp.arange(3)}, name="of.one")
+            assert rows["a"].tolist() == [[r] * 3] * 2 and rows["b"].tolist() == [0, 1, 2]
+            with pytest.raises(ValueError, match="a rank has joined.*call it outside"):
+                jax.grad(lambda x: hvd.allgather(x).sum())(jnp.ones(2))
+            for collective in (hvd.allgather, hvd.alltoall):
+                with pytest.raises(jax.errors.JaxRuntimeError, match="has joined|rows"):
+                    jax.block_until_ready(jax.jit(collective)(jnp.ones(2)))
+            assert hvd.alltoall(jnp.arange(3), [1, 2])[1].tolist() == [0, 2] if r else [1, 0]
+            hvd.barrier()
+        for run in (jax.jit, jax.vmap, jax.grad):
+            with pytest.raises(ValueError, match="join: .*behind the loop over the data"):
+                run(lambda x: x + hvd.join())(wide[0] if run is jax.vmap else 1.0)
+        assert hvd.join() == 1 - first
+        assert step(jnp.float32(1)) == n
+
+
+@ranks(2)
 def test_second_derivatives():
     import jax
     import jax.numpy as jnp
@@ -289,6 +363,66 @@ def test_named_pytrees_of_different_sizes_are_an_error_on_all():
             one = jnp.ones(4) if hvd.rank() else [jnp.ones(4)]
             (met,) = jax.tree.leaves(run(lambda t, name=name: hvd.allreduce(t, hvd.Sum, name=name))(one))
             assert met.tolist() == [2.0] * 4
+
+
+@ranks(2)
+def test_a_call_outside_of_jit_that_comes_again_is_short():
+    """A program is found by the arrays' types: they are not converted and looked at each time."""
+    import sys
+
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    x, tree = jnp.float32(1), {"a": jnp.ones(2), "b": [jnp.ones(3), jnp.int32(2), None]}
+    calls = (
+        lambda: hvd.allreduce(x, hvd.Sum, name="short"),
+        lambda: hvd.allreduce(x),
+        lambda: hvd.allreduce(tree, hvd.Sum),
+        lambda: hvd.broadcast(tree, 1),
+        lambda: hvd.reducescatter(tree["a"], hvd.Sum),
+        lambda: hvd.alltoall(tree["a"], name="parts"),
+    )
+    for call in calls:
+        first = jax.tree.map(np.asarray, call())
+        called = []
+        sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None)  # noqa: B023
+        try:
+            again = call()
+        finally:
+            sys.setprofile(None)
+        assert len(called) <= 30, called
+        jax.tree.map(np.testing.assert_array_equal, first, again)
+    with jax.disable_jit():
+        assert hvd.allreduce(x, hvd.Sum, name="short") == hvd.size()
+    for wrong in (jnp.ones(3), np.ones(3), [jnp.ones(2), jnp.ones(5)]):  # looked at each time, as none of them becomes a program
+        for _ in range(2):
+            with pytest.raises(ValueError, match="rows cannot be divided by 2 ranks"):
+                hvd.alltoall(wrong)
+    # What is no number on one rank alone is its error, and not a second call that nobody meets.
+    last = jnp.asarray(np.array([0, np.nan if hvd.rank() == 0 else 1], np.float32))
+    with jax.debug_nans(True):
+        if hvd.rank() == 0:
+            assert hvd.alltoall(last).tolist() == [0, 0]
+        else:
+            with pytest.raises(FloatingPointError):
+                hvd.alltoall(last)
+        assert hvd.allreduce(x, hvd.Sum, name="short") == hvd.size()
+
+    class Own:  # a tree whose form no program can be found by
+        def __init__(self, array, note):
+            self.array, self.note = array, note
+
+    jax.tree_util.register_pytree_node(Own, lambda own: ([own.array], own.note), lambda note, leaves: Own(leaves[0], note))
+    tree = Own(jnp.ones(2), [jnp.ones(1)])
+    for _ in range(2):
+        of_others = memoryview(np.ones(2, np.float32))
+        assert hvd.allreduce(tree, hvd.Sum).array.tolist() == [2, 2] == hvd.allreduce(of_others, hvd.Sum).tolist()
+    # Derivatives outside of jit meet such calls.
+    if hvd.rank() == 0:
+        assert hvd.allreduce(x, hvd.Sum) == hvd.size()
+    else:
+        assert jax.vjp(lambda x: hvd.allreduce(x, hvd.Sum), x)[0] == hvd.size()
 
 
 @ranks(2)

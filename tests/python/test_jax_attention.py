@@ -80,6 +80,89 @@ def test_what_it_computes_is_what_torch_gets():
 
 
 @needs_torch
+@ranks(2)
+def test_packed_sequences_have_gradients_and_parts_are_merged():
+    import jax
+    import jax.numpy as jnp
+    import rueda.attention
+    import rueda.jax as hvd
+
+    r, n, ha = hvd.rank(), hvd.size(), hvd.attention
+    arrays, dlse = shares(r, n, "striped", batch=1)
+    for layout_of, ends in (("whole", [0, 5, 17, LENGTH]), ("sequence", [0, 6, 18, LENGTH])):
+        for wrap in (lambda f: f, lambda f: jax.jit(jax.checkpoint(f))):
+            check(
+                lambda q, k, v, **o: ha.ring_attention_varlen(q, k, v, ends, causal=True, layout_of=layout_of, **o),  # noqa: B023
+                [each[0] for each in arrays],
+                dlse[0],
+                wrap=wrap,
+            )
+    # Of one process's own: half of the keys and the other half are all of them, and so are their gradients.
+    arrays, dlse = shares(0, 1)
+    local = ha.BlockMask.from_dense(np.ones((6, 6), bool), LENGTH, 4)
+    check(lambda q, k, v, **o: ha.block_sparse_attention(q, k, v, local, **o), arrays, dlse, wrap=jax.jit)
+    *qkv, dout = map(jnp.asarray, arrays)
+
+    def attend(q, k, v):
+        return ha.dilated_attention(q, k, v, [LENGTH], [1], return_lse=True)
+
+    def parts(q, k, v):
+        """(out, lse) of the first keys, and those of the others."""
+        every = jnp.repeat(k, HEADS // KV_HEADS, 2), jnp.repeat(v, HEADS // KV_HEADS, 2)
+        for k, v in zip(*(jnp.split(each, [LENGTH // 3], 1) for each in every)):
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / DIM**0.5
+            yield from (jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v), jax.nn.logsumexp(scores, -1))
+
+    def merged(q, k, v):
+        return ha.merge_attention(*parts(q, k, v))
+
+    cotangents = dout, jnp.asarray(dlse)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def results(call, *qkv):
+        found, back = jax.vjp(call, *qkv)
+        return *found, *back(cotangents)
+
+    found = results(merged, *qkv)
+    for ours, other in zip(found, results(attend, *qkv)):
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=2e-5)
+    of_parts = map(np.asarray, jax.jit(lambda *x: list(parts(*x)))(*qkv))
+    for ours, other in zip(found, rueda.attention.merge_attention(*of_parts)):
+        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="results do not fit"):
+        ha.merge_attention(*found[:2], found[0][:, :3], found[1])
+
+
+@needs_torch
+@ranks(4)
+def test_sequences_among_some_of_the_ranks():
+    """Data and sequence parallelism: each pair of ranks has a batch of its own."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+
+    ha, r = hvd.attention, hvd.rank()
+    sequence, data = ha.sequence_parallel_sets(2)
+    assert sequence.ranks == [r // 2 * 2, r // 2 * 2 + 1] and data.ranks == [r % 2, r % 2 + 2]
+    arrays, dlse = shares(r % 2, 2, "zigzag")
+    arrays = [each * (1 + r // 2) for each in arrays]
+    for scheme in (ha.ring_attention, ha.ulysses_attention):
+
+        def call(q, k, v, scheme=scheme, **options):
+            return scheme(q, k, v, causal=True, layout="zigzag", length=LENGTH, process_set=sequence, **options)
+
+        check(call, arrays, dlse, wrap=jax.jit)
+
+    @jax.jit
+    def loss(scale):
+        q, k, v, dout = map(jnp.asarray, arrays)
+        of_batch = (ha.ring_attention(q * scale, k, v, process_set=sequence) * dout).sum()
+        return hvd.allreduce(hvd.allreduce(of_batch, hvd.Sum, process_set=sequence), process_set=data)
+
+    assert len(set(hvd.allgather_object(float(loss(0.5))))) == 1
+
+
+@needs_torch
 @ranks(2, 4)
 def test_heads_are_exchanged_for_tokens_as_with_torch():
     import jax
@@ -255,6 +338,38 @@ def test_sequences_are_spread_and_put_together():
         gradient = jax.jit(jax.grad(lambda x: weight * around(x).sum()))(full)
         mine = hvd.attention.shard_sequence(gradient, layout=layout)
         np.testing.assert_array_equal(mine, np.full(mine.shape, hvd.size() * (hvd.size() + 1) / 2))
+
+
+@ranks(2)
+def test_new_tokens_attend_to_a_cache_that_ranks_share():
+    import jax
+    import jax.numpy as jnp
+    import rueda.attention
+    import rueda.jax as hvd
+
+    n, r = hvd.size(), hvd.rank()
+    for dtype in (jnp.float32, jnp.bfloat16):
+        random = np.random.default_rng(11)
+        q, k, v = (jnp.asarray(random.normal(size=shape), dtype) for shape in ((3, 2, HEADS, DIM), *[(3, n * 5, KV_HEADS, DIM)] * 2))
+        lengths = [9, 4, 2 * 5]
+        mine = [q, jnp.array(k[:, r::n]), jnp.array(v[:, r::n])]
+        out, lse = hvd.attention.decode_attention(*mine, jnp.array(lengths), return_lse=True, sinks=jnp.zeros(HEADS))
+        assert isinstance(out, jax.Array) and out.dtype == dtype and lse.dtype == jnp.float32
+        by_numpy = rueda.attention.decode_attention(*map(np.asarray, mine), lengths, return_lse=True, sinks=[0.0] * HEADS)
+        for ours, other in zip((out, lse), by_numpy):
+            np.testing.assert_array_equal(np.asarray(ours), other)
+        later = hvd.attention.decode_attention(*mine, lengths, async_op=True)
+        assert later.done() and later.wait().shape == q.shape
+    table = np.arange(3)[:, None]  # each sequence's tokens in a block of its own
+    paged = hvd.attention.decode_attention(*mine, lengths, block_table=jnp.asarray(table), sinks=[0.0] * HEADS)
+    np.testing.assert_array_equal(np.asarray(paged), np.asarray(out))
+    for run in (jax.jit, jax.vmap, lambda f: jax.grad(lambda q: f(q).sum())):
+        with pytest.raises(ValueError, match="call it outside of jit, grad and vmap"):
+            run(lambda q: hvd.attention.decode_attention(q, *mine[1:], lengths))(q)
+    with pytest.raises(ValueError, match="different dtypes"):
+        hvd.attention.decode_attention(q.astype(jnp.float32), *mine[1:], lengths)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="FAILED_PRECONDITION"):
+        hvd.attention.decode_attention(*mine, [9, 4, 8 + r])
 
 
 @ranks(2)

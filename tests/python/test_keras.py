@@ -1,7 +1,9 @@
 """rueda.keras on every backend of Keras: one world for each, in which everything happens."""
 
+import contextlib
 import copy
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -144,6 +146,79 @@ def check_schedule(hvd, keras):
     assert seen[5] == seen[4] != 0
 
 
+def check_options_of_callbacks(hvd, keras, folder):
+    r = hvd.rank()
+    x, y = data(r)
+    rates = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+
+    def fitted(model, *callbacks, **options):
+        rates.clear()
+        model.fit(x, y, **{"batch_size": 16, "verbose": 0, "callbacks": [*callbacks, Look()], **options})
+        return rates
+
+    def of_the_rank(variable):
+        mine, other = hvd.allgather_object(bits([variable]))
+        return mine != other
+
+    # local_variables= keep this rank's values, the others are the root's.
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), r)
+    bias = model.layers[0].bias
+    bias.assign(np.full(8, float(r)))
+    fitted(model, hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=[bias]))
+    assert of_the_rank(bias) and not of_the_rank(model.layers[0].kernel) and not of_the_rank(model.layers[1].kernel)
+
+    # A model that is built by its first batch has the root's values behind it.
+    keras.utils.set_random_seed(r)
+    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
+    assert not model.built
+    fitted(model, hvd.callbacks.BroadcastGlobalVariablesCallback(0))
+    assert model.built and same_everywhere(hvd, model)
+
+    # staircase=False changes the rate with each batch, of which Keras knows the number, or is told.
+    def decay(epoch):
+        return 0.25**epoch
+
+    schedule = hvd.callbacks.LearningRateScheduleCallback
+    for options in ({}, {"steps_per_epoch": 4}):
+        smooth = schedule(1e-3, decay, staircase=False, momentum_correction=False, **options)
+        seen = fitted(model, smooth, epochs=2)
+        count = options.get("steps_per_epoch", 2)
+        np.testing.assert_allclose(seen, [1e-3 * decay(epoch + batch / count) for epoch in (0, 1) for batch in (0, 1)], rtol=1e-5)
+    generated = ((x[:16], y[:16]) for _ in range(2))
+    with pytest.raises(ValueError, match="LearningRateScheduleCallback: Keras does not know how many steps.*pass steps_per_epoch"):
+        model.fit(generated, verbose=0, callbacks=[schedule(1e-3, decay, staircase=False)])
+    with pytest.raises(ValueError, match="initial_lr is required"):
+        schedule(None, decay)
+
+    # verbose=1: rank 0 says when the warm-up is over.
+    said = io.StringIO()
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.01, warmup_epochs=1, steps_per_epoch=2, verbose=1)
+    with contextlib.redirect_stdout(said):
+        seen = fitted(model, warmup, epochs=2)
+    assert said.getvalue() == ("" if r else "\nEpoch 1: finished gradual learning rate warmup to 0.01.\n")
+    np.testing.assert_allclose(seen, [0.01 * 3 / 4, 0.01, 0.01, 0.01], rtol=1e-5)  # from half of it, in two batches
+
+    # save_weights_only, which need a file.
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=True)
+    with pytest.raises(ValueError, match="set its filepath before fit"):
+        fitted(model, best)
+    best.filepath = os.path.join(folder, f"only{r}.weights.h5")
+    fitted(model, hvd.callbacks.MetricAverageCallback(), best)
+    hvd.barrier()
+    assert os.listdir(folder) == ["only0.weights.h5"]
+    again = make_model(keras, "sgd", 1)
+    again.load_weights(os.path.join(folder, "only0.weights.h5"))
+    assert bits(again.weights)[0] == bits(model.weights)[0]
+    hvd.barrier()
+    if r == 0:
+        os.remove(best.filepath)
+
+
 def check_saving(hvd, keras, folder):
     x, y = data(hvd.rank())
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
@@ -163,6 +238,17 @@ def check_saving(hvd, keras, folder):
     loaded.layers[0].bias.assign(np.full(8, float(hvd.rank())))
     hvd.broadcast_global_variables(1, loaded)
     assert loaded.layers[0].bias.value[0] == 1 and same_everywhere(hvd, loaded)
+
+
+def check_join(hvd, keras):
+    """A rank with fewer batches, whose steps on JAX are under way when it joins."""
+    r = hvd.rank()
+    x, y = data(r, 16 + 16 * r)
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), 5)
+    model.fit(x, y, batch_size=8, verbose=0)
+    assert hvd.join() == 1
+    hvd.broadcast_global_variables(1, model)
+    assert same_everywhere(hvd, model)
 
 
 def check_like_horovods(hvd, keras):
@@ -274,6 +360,8 @@ def everything():
     check_schedule(hvd, keras)
     check_like_horovods(hvd, keras)
     check_clones(hvd, keras)
+    check_join(hvd, keras)
+    check_options_of_callbacks(hvd, keras, os.environ["TEST_FOLDER"])
     check_saving(hvd, keras, os.environ["TEST_FOLDER"])
     hvd.shutdown()
     return keras.backend.backend()

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -195,6 +196,75 @@ def check_gradients(hvd, tf):
         gradient(lambda x: hvd.allreduce(x, op=hvd.Max))
 
 
+def check_gradients_of_constants(hvd, tf):
+    """Reversed on one rank, forward and so backward; what they start from is known when the function is traced."""
+    n, r = hvd.size(), hvd.rank()
+    every = {
+        "gather": (lambda x, name: hvd.allgather(x, name=name), [(n + 1) / 2] * 2),
+        "exchange": (lambda x, name: hvd.alltoall(x, name=name), [1, 2]),
+        "exchange.some": (lambda x, name: hvd.alltoall(x, splits=[1, 1], name=name)[0], [1, 2]),
+        "scatter": (lambda x, name: hvd.reducescatter(x, op=hvd.Sum, name=name), [n, 2 * n]),
+    }
+
+    def step():
+        x = {name: tf.constant([1.0, 2.0]) for name in every}
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            order = every if r == 0 else reversed(every)
+            found = [tf.reduce_sum(every[name][0](x[name], name)) for name in order]
+            loss = tf.add_n(found) * (r + 1.0)
+        return tape.gradient(loss, x)
+
+    for run in (tf.function, tf.function):  # traced twice
+        for _ in range(2):
+            grads = run(step)()
+            for name, (_, expected) in every.items():
+                assert grads[name].numpy().tolist() == expected, (name, grads[name])
+
+
+def check_threads(hvd, tf):
+    """Two at once, whose named operations come in another order on each rank; eagerly and in functions."""
+    import threading
+
+    n, r = hvd.size(), hvd.rank()
+    step = tf.function(lambda x, name: hvd.allreduce(x, op=hvd.Sum, name=name), reduce_retracing=False)
+    found, together = {}, threading.Barrier(2)
+
+    def work(name, scale):
+        together.wait()
+        eager = [float(hvd.allreduce(tf.constant(scale * i), op=hvd.Sum, name=f"{name}.{i}")) for i in range(20)]
+        compiled = [float(step(tf.constant(scale * i), f"{name}.f")) for i in range(20)]
+        found[name] = eager + compiled
+
+    threads = [threading.Thread(target=work, args=each) for each in (("red", 1.0), ("blue", 10.0))[:: 1 if r == 0 else -1]]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == {name: [n * scale * i for i in range(20)] * 2 for name, scale in (("red", 1.0), ("blue", 10.0))}
+
+
+def check_the_rest(hvd, tf):
+    n, r = hvd.size(), hvd.rank()
+    x = tf.constant([1.0, 1.0 + 2.0**-12])  # bfloat16 has 8 bits
+    for run in (lambda f: f, tf.function):
+        coarse = run(lambda: hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.bf16))()
+        assert coarse.dtype == tf.float32 and coarse.numpy().tolist() == [n, n]
+        whole = run(lambda: hvd.allreduce(tf.constant([r, 300]), op=hvd.Sum, compression=hvd.Compression.bf16))()
+        assert whole.numpy().tolist() == [n * (n - 1) // 2, 300 * n]  # whole numbers stay what they are
+    variables = [tf.Variable([r + 1.0, 2.0]), tf.Variable(r == 1)]
+    given = hvd.broadcast_(variables, 1, name="given")
+    assert given[0] is variables[0] and variables[0].numpy().tolist() == [2, 2] and bool(variables[1].numpy())
+
+    @tf.function
+    def of_root_0():
+        hvd.broadcast_(variables[:1], 0)
+
+    variables[0].assign([10.0 * r, r])
+    of_root_0()
+    assert variables[0].numpy().tolist() == [0, 0]
+
+
 def alone_or_grouped(hvd, tf, several):
     """Under one name; a group of one is nothing else than its tensor."""
     x = tf.ones(2)
@@ -332,9 +402,20 @@ def check_keras_layers(hvd, tf):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
     assert isinstance(optimizer, keras.optimizers.SGD)
-    model.compile(optimizer, loss="mse", jit_compile=True)
+    for wrong in (optimizer, hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))):
+        with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
+            model.compile(wrong, loss="mse", jit_compile=True)
+    model.compile("sgd", loss="mse", jit_compile=True)  # without collectives: Keras's own matter
+    assert model.jit_compile is True
+    model.compile(optimizer, loss="mse")
     with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
-        model.fit(whole, whole[:, :1], verbose=0)
+        model.jit_compile = True
+    assert model.jit_compile is False
+    model.fit(whole, whole[:, :1], verbose=0)
+    normal = keras.Sequential([keras.Input((3,)), hvd.SyncBatchNormalization()])
+    normal.compile("sgd", loss="mse", jit_compile=True)  # only its layer talks to others
+    with pytest.raises(NotImplementedError, match="leave out jit_compile=True"):
+        normal.fit(whole, whole, verbose=0)
     with pytest.MonkeyPatch.context() as changes:  # with a GPU Keras would choose XLA
         changes.setattr(tf.config, "list_physical_devices", lambda *kind: [types.SimpleNamespace(device_type="GPU")])
         for auto, each in ((False, optimizer), (True, keras.optimizers.SGD(0.01))):
@@ -562,7 +643,7 @@ def everything():
     import tensorflow as tf
 
     hvd.init()
-    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_errors, check_wrong_arguments, check_training, check_keras_layers, check_names, check_splits, check_sparse_and_scaled, check_saved_layers, check_like_horovods):
+    for check in (check_collectives, check_order, check_prints, check_names_again, check_gradients, check_gradients_of_constants, check_threads, check_the_rest, check_errors, check_wrong_arguments, check_training, check_keras_layers, check_names, check_splits, check_sparse_and_scaled, check_saved_layers, check_like_horovods):
         check(hvd, tf)
     hvd.shutdown()
     return tf.__version__
@@ -606,6 +687,46 @@ def lose_a_rank():
 def test_a_lost_rank_is_named():
     text = run_ranks(2, lose_a_rank, QUIET).reports[0]["lose_a_rank"]["result"]
     assert "rank 1" in text and "was lost" in text, text
+
+
+LEAVE = """
+import os, sys, threading, time
+import rueda
+rueda.init()
+of_rank_0 = rueda.broadcast_object(os.getpid(), 0)
+if rueda.rank() == 0:
+    import tensorflow as tf
+    import rueda.tensorflow as hvd
+    hvd.init()
+    threads = []
+
+    def wait(name):
+        try:
+            tf.function(lambda x: hvd.allreduce(x, name=name))(tf.ones(3)) if name else hvd.allreduce(tf.ones(3))
+        except tf.errors.OpError as error:
+            print("told:", type(error).__name__, flush=True)
+
+    for name in (None, "in a function"):
+        threads.append(threading.Thread(target=wait, args=(name,), daemon=True))
+        threads[-1].start()
+    from expect import eventually
+    inside = ("rueda_same", "quick_execute")  # which call TensorFlow and do not come back
+    eventually(lambda: all(sys._current_frames()[each.ident].f_code.co_name in inside for each in threads))
+    print("left at:", time.monotonic(), flush=True)
+    sys.exit()
+from expect import eventually
+eventually(lambda: not os.path.exists(f"/proc/{of_rank_0}"))
+print("gone at:", time.monotonic(), flush=True)
+"""
+
+
+def test_a_process_ends_with_operations_under_way():
+    env = {**QUIET, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    code, output = launch(2, [sys.executable, "-c", LEAVE], env)
+    assert code == 0 and "Traceback" not in output, output
+    left, gone = (float(re.search(what + " at: ([0-9.]+)", output)[1]) for what in ("left", "gone"))
+    print(f"the process ended {gone - left:.3f} s after sys.exit")
+    assert 0 < gone - left < 30  # as any process of TensorFlow ends, on a busy machine
 
 
 def test_a_script_of_horovod_runs_as_it_is(tmp_path):

@@ -1,5 +1,6 @@
 """Decoding: a few new queries against a key/value cache that is spread over the ranks."""
 
+import contextlib
 import ctypes
 
 import numpy as np
@@ -22,8 +23,9 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
 
     Token ``t`` of a sequence lies on rank ``t % ranks``, at place ``t // ranks`` of that rank's cache, which is what
     ``ring_attention(..., layout="striped")`` has of a prompt. The new tokens' keys and values are in the cache already, each
-    on its rank. Only queries and partial results travel. No gradients; NumPy arrays, or PyTorch tensors on the CPU or a GPU. Of a GPU all
-    is given to the current stream, and the host waits for nothing that a GPU does.
+    on its rank. Only queries and partial results travel. No gradients; NumPy arrays, PyTorch tensors on the CPU or a GPU, or JAX
+    arrays on the CPU outside of ``jit``, where they lie in the host's memory. Of a GPU all is given to the current stream, and
+    the host waits for nothing that a GPU does.
 
     Parameters
     ----------
@@ -108,12 +110,15 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
         alibi_count=len(slopes),
     )
     tensors.lengths, tensors.slopes = lengths, slopes
-    call = tensors.start(spec, process_set, threads_of(threads, process_set))
-    result = (tensors.out, tensors.lse) if return_lse else tensors.out
-    if async_op:
-        return AttentionRequest(call, result)
-    call.wait()
-    return result
+    with tensors.errors():
+        call = tensors.start(spec, process_set, threads_of(threads, process_set))
+        result = (tensors.out, tensors.lse) if return_lse else tensors.out
+        if async_op and not tensors.made_by:
+            return AttentionRequest(call, result)
+        call.wait()
+    if tensors.made_by:  # JAX's arrays are not written to
+        result = tuple(map(tensors.made_by, result)) if return_lse else tensors.made_by(result)
+    return AttentionRequest(Ended(), result) if async_op else result
 
 
 def _pointer(array, kind):
@@ -121,12 +126,16 @@ def _pointer(array, kind):
 
 
 class _Tensors:
-    """Those of one call, of either framework."""
+    """Those of one call, of any framework."""
 
     _on_device = False  # its work is called back
+    made_by = None  # of NumPy's arrays those of the framework
+    errors = contextlib.nullcontext  # the framework's
 
     def __init__(self, q, k, v):
         require_alike(q, k, v)
+        if hasattr(q, "aval"):
+            q, k, v = self._of_jax(q, k, v)
         if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.shape[3] != q.shape[3]:
             raise ValueError(
                 f"shapes do not fit: q {tuple(q.shape)}, k_cache {tuple(k.shape)}, v_cache {tuple(v.shape)}; expected "
@@ -150,13 +159,26 @@ class _Tensors:
         self.lse = np.empty((q.shape[0], q.shape[2], q.shape[1]), np.float32)
         self._addresses = [x.ctypes.data for x in (self._q, k, v, self.out, self.lse)]
 
+    def _of_jax(self, *arrays):
+        """As NumPy's."""
+        import jax
+
+        from rueda.jax._library import jax_errors
+
+        if any(isinstance(x, jax.core.Tracer) for x in arrays):
+            raise ValueError("decode_attention of JAX arrays goes by the host's memory: call it outside of jit, grad and vmap")
+        if any(device.platform != "cpu" for x in arrays for device in x.devices()):
+            raise ValueError("decode_attention takes JAX arrays on the CPU: put them there by jax.device_put")
+        self.made_by, self.errors = jax.numpy.asarray, jax_errors
+        return map(np.asarray, arrays)  # where they lie, without a copy
+
     def _of_torch(self, q, k, v):
         import torch
 
         from rueda.attention import device
 
         if not all(isinstance(x, torch.Tensor) and x.device.type in _DEVICES for x in (q, k, v)):
-            raise ValueError("decode_attention takes NumPy arrays, or PyTorch tensors on the CPU or a GPU")
+            raise ValueError("decode_attention takes NumPy arrays, PyTorch tensors on the CPU or a GPU, or JAX arrays")
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise ValueError("decode_attention has no gradients: call it under torch.no_grad()")
         _require(k.is_contiguous() and v.is_contiguous())

@@ -41,5 +41,6 @@ from rueda.jax.functions import (
     broadcast_parameters,
     initialize_distributed,
 )
+from rueda.jax.joining import join
 from rueda.jax.messages import barrier, recv, send, sendrecv
 from rueda.jax.optimizer import DistributedOptimizer, value_and_grad

@@ -8,7 +8,7 @@ import sys
 import jax
 
 from jax._src.api import _post_hook_state
-from jax._src import core, dispatch, effects  # noqa: F401
+from jax._src import config, core, dispatch, effects  # noqa: F401
 from jax._src.ad_checkpoint import remat_p
 from jax._src.custom_derivatives import custom_jvp_call_p, custom_vjp_call_p
 from jax._src.interpreters import ad, batching, mlir, pxla  # noqa: F401
@@ -36,6 +36,19 @@ def called_body(eqn):
         return None
     body = eqn.params[BODY_OF_CALLS[eqn.primitive]]
     return (body, ()) if isinstance(body, core.Jaxpr) else (body.jaxpr, body.consts)
+
+
+def runs_at_once():
+    """Whether what is called now runs now: outside of transformations, or in derivatives and batches of what no program is made of."""
+    trace = core.trace_ctx.trace
+    while isinstance(trace, (ad.JVPTrace, ad.LinearizeTrace, pe.JaxprTrace, batching.BatchTrace)):
+        trace = trace.parent_trace
+    return isinstance(trace, core.EvalTrace)
+
+
+def is_run_again():
+    """Whether JAX runs a program once more, step by step, that gives what is no number: on this rank alone it would wait for ever."""
+    return config.debug_nans.value or config.debug_infs.value
 
 
 def rewrite_before_lowering(rewrite):

@@ -4,13 +4,15 @@
 
 All ranks call in the same order, in programs that are the same. Without ``length`` they are taken to have
 as many tokens each. Gradients come by ``jax.grad`` and ``jax.vjp``, inside of `jax.checkpoint` and loops too; there
-are none by ``jax.jvp``, and no second ones. ``jax.vmap`` makes one call with a larger batch.
+are none by ``jax.jvp``, and no second ones. ``jax.vmap`` makes one call with a larger batch. `decode_attention` is called
+outside of ``jit``, and has no gradients.
 """
 
 from rueda.attention import (  # noqa: F401
     BlockMask,
     all_gather_attention,
     block_sparse_attention,
+    decode_attention,
     dilated_attention,
     merge_attention,
     position_ids,

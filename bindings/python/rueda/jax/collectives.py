@@ -1,5 +1,7 @@
 """Collectives on arrays and pytrees, the same inside ``jax.jit`` as outside of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from rueda._frameworks import check_name, whole_number
 from rueda._runtime import member_name, runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation
-from rueda.jax._internals import core
+from rueda.jax._internals import core, is_run_again, runs_at_once
 from rueda.jax._library import jax_errors
 from rueda.jax._primitive import Spec, collective
 
@@ -64,10 +66,29 @@ def _run(kind, tree, spec):
     leaves, form = jax.tree.flatten(tree)
     if not leaves:
         return tree
+    if core.trace_state_clean() and not is_run_again():
+        leaves = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in leaves]
+        results = _program(kind, spec)(leaves)
+    else:
+        results = _traced(kind, leaves, spec)
+    return jax.tree.unflatten(form, results)
+
+
+@functools.lru_cache(maxsize=4096)
+def _program(kind, spec):
+    """One of its own for what is called outside of all others: found by the arrays' types, it is not made and looked at again."""
+
+    def rueda_collective(leaves):  # ranks meet by this name, which is also that of the primitive's programs
+        return _traced(kind, leaves, spec)
+
+    return jax.jit(rueda_collective)
+
+
+def _traced(kind, leaves, spec):
     leaves = [jnp.asarray(each) for each in leaves]
     for each in leaves:
         _check(kind, each, spec)
-    return jax.tree.unflatten(form, collective(leaves, spec))
+    return collective(leaves, spec)
 
 
 def allreduce(
@@ -121,14 +142,15 @@ def reducescatter(
 def allgather(x, *, name=None, process_set=global_process_set):
     """The rows of all ranks, in rank order.
 
-    Outside of transformations first extents may differ between ranks; inside, where shapes are known
-    before anybody runs, they must be equal: HorovodInternalError's text otherwise, on every rank.
+    First extents may differ between ranks where the call runs at once: outside of ``jit``, loops, branches and ``checkpoint``, in
+    `jax.grad` and its kin too. Inside, where shapes are known before anybody runs, they must be equal, which all ranks are told.
+    Ranks that have joined (`join`) have no rows.
     """
     spec = _spec(_ffi.ALLGATHER, process_set, name)
     leaves, form = jax.tree.flatten(x)
     if not leaves:
         return x
-    if not core.trace_state_clean():  # also of constants: a rank may trace alone
+    if not runs_at_once():  # also of constants: a rank may trace alone
         return _run("allgather", x, spec)
     # What one rank alone cannot send is an error on all: nobody waits for it.
     wrong = None
@@ -140,12 +162,15 @@ def allgather(x, *, name=None, process_set=global_process_set):
     sizes = [-1 if wrong else jnp.shape(each)[0] for each in leaves]
     named = None if name is None else name + ".rows"
     with jax_errors():
-        rows = _array_collectives.allgather(np.array([sizes], np.int64), named, process_set)
+        rows = _array_collectives.allgather(np.array([[spec.rank, *sizes]], np.int64), named, process_set)
     if wrong:
         raise wrong
-    failed = [process_set.ranks[place] for place, each in enumerate(rows) if each[0] < 0]
-    if failed:
+    there, rows = rows[:, 0], rows[:, 1:]
+    failed = there[rows[:, 0] < 0]
+    if len(failed):
         raise ValueError(f"allgather: rank {failed[0]} has given what cannot be sent; its error says why")
+    if len(there) < spec.size:
+        return _among_some("allgather", leaves, form, name, process_set)
     if (rows == rows[0]).all():
         return _run("allgather", x, spec)
     # Each pads its rows to the longest, and all cut what came.
@@ -161,6 +186,16 @@ def allgather(x, *, name=None, process_set=global_process_set):
             jnp.concatenate([each[r * most : r * most + n] for r, n in enumerate(rows[:, i])])
         )
     return jax.tree.unflatten(form, results)
+
+
+def _among_some(word, leaves, form, name, process_set):
+    """`allgather` while ranks have joined, by way of the host's memory, as the number of rows is no multiple of a rank's."""
+    if any(isinstance(each, core.Tracer) for each in leaves):
+        raise ValueError(f"{word}: a rank has joined, and derivatives and batches are there among all ranks only: call it outside of them")
+    names = [None if name is None else member_name(name, i) for i in range(len(leaves))]
+    with jax_errors():
+        sent = [_array_collectives.allgather(np.asarray(jnp.asarray(each)), at, process_set) for each, at in zip(leaves, names)]
+    return jax.tree.unflatten(form, [jnp.asarray(each) for each in sent])
 
 
 def broadcast(x, root_rank, *, name=None, process_set=global_process_set):

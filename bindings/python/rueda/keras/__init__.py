@@ -11,7 +11,7 @@ functions of this module work on values: numbers, arrays and tensors go in, NumP
 
 from rueda.keras import _keras  # isort: skip  # first: says what to do without a Keras to use
 
-from rueda._waiting import barrier, join
+from rueda._waiting import barrier
 from rueda.common.basics import *  # noqa: F401,F403
 from rueda.common.exceptions import DeadlineExceeded, HorovodInternalError, RankLostError
 from rueda.common.process_sets import (
@@ -23,7 +23,7 @@ from rueda.common.process_sets import (
     remove_process_set,
 )
 from rueda.keras import callbacks, elastic
-from rueda.keras._framework import Compression
+from rueda.keras._framework import Compression, join
 from rueda.keras.functions import (
     allgather,
     allgather_object,

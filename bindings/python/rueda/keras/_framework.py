@@ -10,6 +10,7 @@ from rueda.elastic import _arrays
 BACKEND = keras.backend.backend()
 
 if BACKEND == "torch":
+    from rueda._waiting import join  # noqa: F401
     from rueda.torch import Compression  # noqa: F401
     from rueda.torch import grouped_allreduce as reduce_group  # noqa: F401
 
@@ -17,12 +18,13 @@ if BACKEND == "torch":
         """None: a lost rank's error is a HorovodInternalError."""
 
 elif BACKEND == "tensorflow":
+    from rueda._waiting import join  # noqa: F401
     from rueda.tensorflow._library import text_of_loss  # noqa: F401
     from rueda.tensorflow.compression import Compression  # noqa: F401
     from rueda.tensorflow.mpi_ops import grouped_allreduce as reduce_group  # noqa: F401
 elif BACKEND == "jax":
     from rueda._compression import compressed_group
-    from rueda.jax import Compression, allreduce  # noqa: F401
+    from rueda.jax import Compression, allreduce, join  # noqa: F401
     from rueda.jax._library import text_of_loss  # noqa: F401
 
     def reduce_group(tensors, compression, **options):

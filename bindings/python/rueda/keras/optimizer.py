@@ -179,14 +179,29 @@ def _distributed(base):
 
 
 def _leave_xla_out():
-    """``jit_compile="auto"`` of a model with a distributed optimizer, on TensorFlow with GPUs: XLA cannot compile collectives."""
-    resolve = keras.Model._resolve_auto_jit_compile
+    """On TensorFlow, where XLA cannot compile collectives, of a model with a distributed optimizer.
+
+    ``jit_compile="auto"`` chooses XLA nowhere, with GPUs neither, and True is an error of `compile`.
+    """
+    resolve, setting = keras.Model._resolve_auto_jit_compile, keras.Model.jit_compile
+
+    def is_distributed(model):
+        return isinstance(getattr(model, "optimizer", None), _Distributed)
 
     @functools.wraps(resolve)
     def resolved(model):
-        return not isinstance(getattr(model, "optimizer", None), _Distributed) and resolve(model)
+        return not is_distributed(model) and resolve(model)
+
+    def choose(model, value):
+        if value and is_distributed(model):
+            raise NotImplementedError(
+                "compile(jit_compile=True) of a model with a DistributedOptimizer: XLA cannot compile collectives; leave out "
+                "jit_compile=True, \"auto\" does without XLA here"
+            )
+        setting.fset(model, value)
 
     keras.Model._resolve_auto_jit_compile = resolved
+    keras.Model.jit_compile = property(setting.fget, choose, doc=setting.__doc__)
 
 
 if keras.backend.backend() == "tensorflow":
