@@ -171,10 +171,11 @@ def test_a_failure_names_its_rank_and_the_workers_stay(start, monkeypatch):
             raise KeyError("what is missing")
         hvd.allreduce(numpy.ones(3), name="x")
 
+    monkeypatch.setattr("rueda.ray._collecting.GRACE_SECONDS", 60)
     began = time.monotonic()
     with pytest.raises(RankFailed, match="rank 1 of 2") as failed:
         executor.run(fail)
-    assert time.monotonic() - began < 4, "the other rank did not wait"
+    assert time.monotonic() - began < 40, "the other rank did not wait"
     assert (failed.value.rank, failed.value.pid) == (1, pids[1])
     assert failed.value.cause == "KeyError: 'what is missing'" and "in fail" in str(failed.value)
     assert isinstance(failed.value.__cause__, KeyError)
@@ -201,7 +202,7 @@ def test_a_failure_names_its_rank_and_the_workers_stay(start, monkeypatch):
 
 
 def test_a_killed_actor_is_named_to_peers_and_driver(start):
-    executor = start(num_hosts=2)
+    executor = start(num_hosts=2, extra_env_vars={"RUEDA_DEAD_SECONDS": "60"})
 
     def train():
         import os
@@ -236,7 +237,7 @@ def test_a_killed_actor_is_named_to_peers_and_driver(start):
     with pytest.raises(Exception) as lost:
         ray.get(references[0])
     cause = pickle.loads(pickle.dumps(lost.value.cause))
-    assert type(cause).__name__ == "RankLostError" and cause.rank == 1 and cause.seconds < 2
+    assert type(cause).__name__ == "RankLostError" and cause.rank == 1 and cause.seconds < 30
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(references[1])
 

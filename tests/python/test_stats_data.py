@@ -27,5 +27,5 @@ def test_what_a_loop_waits_for_is_counted():
     for _ in rueda.data.DataLoader(Slow(), batch_size=2):
         pass
     waited = rueda.data.wait_seconds() - before
-    assert waited > 0.01
-    assert abs(hvd.stats()["data_wait_seconds"] - waited) < 0.1
+    # The loader's own count is around that of the library, on the same clock.
+    assert 0.01 < hvd.stats()["data_wait_seconds"] <= waited
