@@ -63,7 +63,9 @@ std::vector<int> Supervisor::due(TimePoint now) {
     signals.push_back(steps_.front().signal);
     if (cause_ != StopCause::kNone) sent_ = true;
     if (steps_.front().signal == SIGKILL) killed_ = true;
+    const Duration late = now - steps_.front().at;
     steps_.pop_front();
+    for (Step& next : steps_) next.at += late;
   }
   return signals;
 }

@@ -8,6 +8,7 @@
 //      ├─SIGINT──> SIGINT ──grace/2──> SIGTERM ──grace/2──> SIGKILL
 //      └─driver lost, second signal ──> SIGKILL
 //
+// Each signal has its whole time before the next one, also where the launcher itself was held up.
 // What started the stop is remembered and never replaced: it decides the exit code. Pure; time is
 // what the caller says it is.
 #pragma once

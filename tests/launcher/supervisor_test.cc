@@ -66,7 +66,20 @@ TEST_CASE("a second signal kills at once and leaves the cause alone", "[supervis
 TEST_CASE("SIGTERM is passed on and followed by SIGKILL", "[supervisor]") {
   Supervisor supervisor(seconds(5));
   supervisor.signal_received(SIGTERM, at(100));
-  CHECK(supervisor.due(at(105)) == Signals{SIGTERM, SIGKILL});
+  CHECK(supervisor.due(at(100)) == Signals{SIGTERM});
+  CHECK(supervisor.due(at(105)) == Signals{SIGKILL});
+}
+
+TEST_CASE("a launcher that was held up gives each signal its whole time all the same",
+          "[supervisor]") {
+  Supervisor supervisor(seconds(6));
+  supervisor.signal_received(SIGINT, at(100));
+  CHECK(supervisor.due(at(200)) == Signals{SIGINT});
+  CHECK(supervisor.next_deadline() == at(203));
+  CHECK(supervisor.due(at(300)) == Signals{SIGTERM});
+  CHECK(supervisor.next_deadline() == at(303));
+  CHECK(supervisor.due(at(303)) == Signals{SIGKILL});
+  CHECK_FALSE(supervisor.next_deadline());
 }
 
 TEST_CASE("a failure stays the cause when the user interrupts what follows", "[supervisor]") {
@@ -97,7 +110,7 @@ TEST_CASE("what outlives its rank is asked and then killed, without making a fai
   supervisor.leftovers_remain(at(100));
   supervisor.leftovers_remain(at(101));
   CHECK(supervisor.due(at(101)) == Signals{SIGTERM});
-  CHECK(supervisor.due(at(105)) == Signals{SIGKILL});
+  CHECK(supervisor.due(at(106)) == Signals{SIGKILL});
   CHECK(supervisor.cause() == StopCause::kNone);
   CHECK_FALSE(supervisor.stopping());
 }
