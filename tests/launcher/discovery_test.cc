@@ -22,7 +22,8 @@ using Hosts = std::vector<HostSlots>;
 class Scripts {
  public:
   Scripts() {
-    std::string path = (std::filesystem::temp_directory_path() / "rueda-discovery-XXXXXX").string();
+    std::string path =
+        (std::filesystem::temp_directory_path() / "test-of-rueda-discovery-XXXXXX").string();
     REQUIRE(mkdtemp(path.data()) != nullptr);
     folder_ = path;
   }

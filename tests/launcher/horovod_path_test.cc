@@ -21,7 +21,7 @@ TEST_CASE("the folder is looked for in ruedarun's own package, then along PYTHON
 
 TEST_CASE("only --horovod changes the ranks' PYTHONPATH, and keeps what is on it",
           "[horovod_path]") {
-  char folder[] = "/tmp/rueda-path-XXXXXX";
+  char folder[] = "/tmp/test-of-rueda-path-XXXXXX";
   REQUIRE(mkdtemp(folder) != nullptr);
   const std::string entry = folder;
   Options options;
