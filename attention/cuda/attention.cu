@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
 
 template <Work kWork>
 int launch_rows(const MergeCall* call, void* stream) {
-  const int64_t groups = (call->rows + kAtOnce - 1) / kAtOnce * call->heads;
+  const int64_t groups = groups_of(*call);
   if (groups == 0 || call->batches == 0) return 0;
   if (groups > 0xffffffffLL || call->batches > 65535) return cudaErrorInvalidValue;
   constexpr int kBlock = kMergeWarps * 32;

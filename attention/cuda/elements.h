@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "attention/cuda/functions.h"
 #include "collectives/cuda/kernels/combine.h"
@@ -24,29 +23,13 @@ struct Brain {
   uint16_t bits;
 };
 
-RUEDA_DEVICE float from_bits(uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  return __uint_as_float(bits);
-#else
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-#endif
-}
-
 RUEDA_DEVICE float widen(float value) { return value; }
-RUEDA_DEVICE float widen(Brain value) { return from_bits(static_cast<uint32_t>(value.bits) << 16); }
+RUEDA_DEVICE float widen(Brain value) { return rueda::cuda::kernels::Brain::widen(value.bits); }
 RUEDA_DEVICE float widen(Half value) {
 #ifdef __CUDA_ARCH__
   return __half2float(__ushort_as_half(value.bits));
 #else
-  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000) << 16;
-  const uint32_t exponent = value.bits >> 10 & 31, fraction = value.bits & 1023;
-  if (exponent == 0) {
-    const float small = std::ldexp(static_cast<float>(fraction), -24);
-    return sign != 0 ? -small : small;
-  }
-  return from_bits(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13);
+  return rueda::cuda::kernels::Half::widen(value.bits);
 #endif
 }
 
@@ -56,11 +39,12 @@ RUEDA_DEVICE void narrow(float value, Half* to) {
   to->bits = rueda::cuda::kernels::Half::narrow(value);
 }
 RUEDA_DEVICE void narrow(float value, Brain* to) {
-  // A NaN's fraction may be all in the bits that are cut off.
-  to->bits = value != value ? 0x7fc0 : rueda::cuda::kernels::Brain::narrow(value);
+  to->bits = rueda::cuda::kernels::Brain::narrow(rueda::cuda::kernels::canonical(value));
 }
 
-RUEDA_DEVICE float minus_infinity() { return from_bits(0xff800000u); }
+RUEDA_DEVICE float minus_infinity() {
+  return rueda::cuda::kernels::bits_as<float>(uint32_t{0xff800000});
+}
 
 // exp(a - b) for what may both be -infinity, which gives 0.
 RUEDA_DEVICE float exp_from(float a, float b) { return a == minus_infinity() ? 0.0f : expf(a - b); }

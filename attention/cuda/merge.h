@@ -9,10 +9,10 @@ namespace rueda::attention::cuda {
 
 constexpr int kAtOnce = 4;
 
-// Four elements in one access.
-template <typename Element>
-struct alignas(4 * sizeof(Element)) Four {
-  Element of[4];
+// So many elements in one access.
+template <typename Element, int kWidth>
+struct alignas(kWidth * sizeof(Element)) Group {
+  Element of[kWidth];
 };
 
 // Up to kAtOnce rows of a head that follow one another, whose numbers lie side by side; behind the
@@ -21,7 +21,7 @@ struct Jobs {
   int64_t batch, head, row[kAtOnce];
   int count;
 };
-RUEDA_DEVICE int64_t groups_of(const MergeCall& call) {
+RUEDA_BOTH_SIDES inline int64_t groups_of(const MergeCall& call) {
   return (call.rows + kAtOnce - 1) / kAtOnce * call.heads;
 }
 // The group-th of groups_of(call) < 2^32: all heads of some rows, then those of the next ones.
@@ -70,42 +70,39 @@ RUEDA_DEVICE Element* out_of(const MergeCall& call, const Jobs& jobs, int j) {
          jobs.row[j] * call.out.row + jobs.head * call.out.head;
 }
 
-// sum = sum * keep + part * take, by `lanes` threads of which this is the lane-th, `Group` elements
+// sum = sum * keep + part * take, by `lanes` threads of which this is the lane-th, kWidth elements
 // in one access. weigh(j) gives keep and take, when what they need has come.
 struct Weights {
   float keep, take;
 };
-template <template <typename> class Group, int kWidth, typename Element, typename Weigh>
+template <int kWidth, typename Element, typename Weigh>
 RUEDA_DEVICE void add_groups(const MergeCall& call, const Jobs& jobs, int lane, int lanes,
                              const Weigh& weigh) {
   for (int i = lane; i < call.head_dim / kWidth; i += lanes) {
-    Group<float> now[kAtOnce] = {};
-    Group<Element> more[kAtOnce];
+    Group<float, kWidth> now[kAtOnce] = {};
+    Group<Element, kWidth> more[kAtOnce];
     if (call.fresh == 0) {
       for (int j = 0; j < kAtOnce; ++j)
-        now[j] = reinterpret_cast<const Group<float>*>(number_of(call.acc, jobs, j))[i];
+        now[j] = reinterpret_cast<const Group<float, kWidth>*>(number_of(call.acc, jobs, j))[i];
     }
     for (int j = 0; j < kAtOnce; ++j)
-      more[j] = reinterpret_cast<const Group<Element>*>(out_of<Element>(call, jobs, j))[i];
+      more[j] = reinterpret_cast<const Group<Element, kWidth>*>(out_of<Element>(call, jobs, j))[i];
     for (int j = 0; j < kAtOnce; ++j) {
       const Weights by = weigh(j);
       for (int x = 0; x < kWidth; ++x)
         now[j].of[x] = now[j].of[x] * by.keep + widen(more[j].of[x]) * by.take;
-      if (j < jobs.count) reinterpret_cast<Group<float>*>(number_of(call.acc, jobs, j))[i] = now[j];
+      if (j < jobs.count)
+        reinterpret_cast<Group<float, kWidth>*>(number_of(call.acc, jobs, j))[i] = now[j];
     }
   }
 }
-template <typename Element>
-struct One {
-  Element of[1];
-};
 template <typename Element, typename Weigh>
 RUEDA_DEVICE void add_rows(const MergeCall& call, const Jobs& jobs, int lane, int lanes,
                            const Weigh& weigh) {
   if (in_fours<Element>(call))
-    add_groups<Four, 4, Element>(call, jobs, lane, lanes, weigh);
+    add_groups<4, Element>(call, jobs, lane, lanes, weigh);
   else
-    add_groups<One, 1, Element>(call, jobs, lane, lanes, weigh);
+    add_groups<1, Element>(call, jobs, lane, lanes, weigh);
 }
 
 // A library's results added to partial sums: one read of out, one read and write of acc. Gives what
@@ -145,18 +142,19 @@ RUEDA_DEVICE void add_parts(const MergeCall& call, const Jobs& jobs, int lane, i
 
 // The result of partial sums: out = acc / sums, 0 where there was no key. Gives the log-sum-exp to
 // store when all lanes are through.
-template <template <typename> class Group, int kWidth, typename Element>
+template <int kWidth, typename Element>
 RUEDA_DEVICE void divide_groups(const MergeCall& call, const Jobs& jobs, const Numbers& sums,
                                 int lane, int lanes) {
   for (int i = lane; i < call.head_dim / kWidth; i += lanes) {
-    Group<float> from[kAtOnce];
+    Group<float, kWidth> from[kAtOnce];
     for (int j = 0; j < kAtOnce; ++j)
-      from[j] = reinterpret_cast<const Group<float>*>(number_of(call.acc, jobs, j))[i];
+      from[j] = reinterpret_cast<const Group<float, kWidth>*>(number_of(call.acc, jobs, j))[i];
     for (int j = 0; j < kAtOnce; ++j) {
-      Group<Element> to;
+      Group<Element, kWidth> to;
       const float sum = sums.of[j];
       for (int x = 0; x < kWidth; ++x) narrow(sum == 0 ? 0.0f : from[j].of[x] / sum, &to.of[x]);
-      if (j < jobs.count) reinterpret_cast<Group<Element>*>(out_of<Element>(call, jobs, j))[i] = to;
+      if (j < jobs.count)
+        reinterpret_cast<Group<Element, kWidth>*>(out_of<Element>(call, jobs, j))[i] = to;
     }
   }
 }
@@ -165,9 +163,9 @@ RUEDA_DEVICE Numbers finish_parts(const MergeCall& call, const Jobs& jobs, int l
   const Numbers m = numbers(call.m, jobs, true, minus_infinity());
   const Numbers sums = numbers(call.sums, jobs, true, 0);
   if (in_fours<Element>(call))
-    divide_groups<Four, 4, Element>(call, jobs, sums, lane, lanes);
+    divide_groups<4, Element>(call, jobs, sums, lane, lanes);
   else
-    divide_groups<One, 1, Element>(call, jobs, sums, lane, lanes);
+    divide_groups<1, Element>(call, jobs, sums, lane, lanes);
   Numbers lse;
   for (int j = 0; j < kAtOnce; ++j)
     lse.of[j] = sums.of[j] == 0 ? minus_infinity() : m.of[j] + logf(sums.of[j]);

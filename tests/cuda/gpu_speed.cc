@@ -233,26 +233,8 @@ void submit(rueda_context* context, const Gpu& gpu, size_t tensors, int rounds) 
       all ? "planned" : "not planned", found > 10 ? " TOO SLOW" : "");
 }
 
-// What NCCL's own call costs this thread: a start that gives a bucket to NCCL has it, too.
-void bare_call(const Gpu& gpu, int rounds) {
-  const cuda::ContextScope scope(*gpu.device);
-  std::vector<double> times;
-  for (int round = 0; round < rounds; ++round) {
-    gpu.settle();
-    const auto begun = Clock::now();
-    const auto code =
-        (*gpu.nccl)->all_reduce(gpu.memory->data(), gpu.memory->data(), 1000, nccl::Type::kFloat32,
-                                nccl::kSum, gpu.handle, gpu.stream->handle());
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begun).count());
-    must(gpu.nccl->check(code, "ncclAllReduce", gpu.handle), "NCCL");
-  }
-  gpu.settle();
-  times.erase(times.begin(), times.begin() + rounds / 3);
-  if (rank == 0) std::printf("NCCL: %.2f us to start a bare call\n", median(times));
-}
-
-// What the driver's own calls cost this thread: the least that a start can.
-void driver_calls(const Gpu& gpu, int rounds) {
+// What the driver's and NCCL's own calls cost this thread: the least that a start can.
+void bare_calls(const Gpu& gpu, int rounds) {
   const cuda::ContextScope scope(*gpu.device);
   const auto event = must(cuda::Event::create(gpu.device), "an event");
   const auto each = [&](auto call) {
@@ -271,11 +253,18 @@ void driver_calls(const Gpu& gpu, int rounds) {
       each([&] { (void)(*gpu.driver)->stream_is_capturing(gpu.stream->handle(), &capture); });
   const double record = each([&] { must(event->record(gpu.stream->handle()), "an event"); });
   const double wait = each([&] { must(event->make_wait(gpu.stream->handle()), "an event"); });
+  const double reduce = each([&] {
+    const auto code =
+        (*gpu.nccl)->all_reduce(gpu.memory->data(), gpu.memory->data(), 1000, nccl::Type::kFloat32,
+                                nccl::kSum, gpu.handle, gpu.stream->handle());
+    must(gpu.nccl->check(code, "ncclAllReduce", gpu.handle), "NCCL");
+  });
   if (rank != 0) return;
   std::printf(
       "driver: %.2f us to push and pop a context, %.2f to ask for a capture, "
       "%.2f to record an event, %.2f to let a stream wait for it\n",
       push, asked, record, wait);
+  std::printf("NCCL: %.2f us to start a bare call\n", reduce);
 }
 
 }  // namespace
@@ -293,8 +282,7 @@ int main(int argc, char** argv) {
   const size_t most = is_short ? size_t{16} << 10 : size_t{64} << 20;
   {
     const Gpu gpu = open(context, most * kRow);
-    driver_calls(gpu, is_short ? 3 : 200);
-    bare_call(gpu, is_short ? 3 : 200);
+    bare_calls(gpu, is_short ? 3 : 200);
     for (const size_t tensors : {1, 4, 12}) submit(context, gpu, tensors, is_short ? 9 : 200);
     // One rank's collectives are nothing to NCCL.
     for (size_t bytes = 4 << 10; bytes <= most && ranks > 1; bytes *= 4)

@@ -95,17 +95,16 @@ class Chosen:
         """Adds a piece to partial sums: views of its own rows and heads. ``fresh``: their acc is not set yet."""
         kernel, causal = self._of(piece), piece.kind == CAUSAL
         if isinstance(kernel, Blocks):
-            if fresh:
-                into[0].zero_()
-            for rows, partial in kernel.partials(q, k, v, scale, causal, piece.place, scores):
-                _partial.add((into[0][:, rows], into[1][:, :, rows], into[2][:, :, rows]), partial)
-            return
-        out, lse = kernel.forward(q, k, v, scale, causal, scores, piece.place)
-        if self.own_merge and _own.merge(into, out, lse, fresh):
-            return
+            partials = kernel.partials(q, k, v, scale, causal, piece.place, scores)
+        else:
+            out, lse = kernel.forward(q, k, v, scale, causal, scores, piece.place)
+            if self.own_merge and _own.merge(into, out, lse, fresh):
+                return
+            partials = [(slice(None), (out, lse, None))]
         if fresh:
             into[0].zero_()
-        _partial.add(into, (out, lse, None))
+        for rows, partial in partials:
+            _partial.add((into[0][:, rows], into[1][:, :, rows], into[2][:, :, rows]), partial)
 
     def backward(self, piece, grads, dout, q, k, v, out, lse, delta, scale, scores, fresh=(False,) * 3):
         """Adds a piece's to dq, dk, dv, float32: views of its own rows and heads. ``fresh``: which of them are not set yet."""
