@@ -66,8 +66,8 @@ def _run(kind, tree, spec):
     leaves, form = jax.tree.flatten(tree)
     if not leaves:
         return tree
+    leaves = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in leaves]
     if core.trace_state_clean() and not is_run_again():
-        leaves = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in leaves]
         results = _program(kind, spec)(leaves)
     else:
         results = _traced(kind, leaves, spec)
@@ -85,7 +85,6 @@ def _program(kind, spec):
 
 
 def _traced(kind, leaves, spec):
-    leaves = [jnp.asarray(each) for each in leaves]
     for each in leaves:
         _check(kind, each, spec)
     return collective(leaves, spec)
@@ -170,7 +169,13 @@ def allgather(x, *, name=None, process_set=global_process_set):
     if len(failed):
         raise ValueError(f"allgather: rank {failed[0]} has given what cannot be sent; its error says why")
     if len(there) < spec.size:
-        return _among_some("allgather", leaves, form, name, process_set)
+        if any(isinstance(each, core.Tracer) for each in leaves):
+            raise ValueError(
+                "allgather: a rank has joined, and derivatives and batches are there among all ranks only: call it outside of them"
+            )
+        # Of another number of rows than programs know.
+        sent = _by_the_host(lambda each, at: _array_collectives.allgather(each, at, process_set), leaves, name)
+        return jax.tree.unflatten(form, [jnp.asarray(each) for each in sent])
     if (rows == rows[0]).all():
         return _run("allgather", x, spec)
     # Each pads its rows to the longest, and all cut what came.
@@ -188,14 +193,11 @@ def allgather(x, *, name=None, process_set=global_process_set):
     return jax.tree.unflatten(form, results)
 
 
-def _among_some(word, leaves, form, name, process_set):
-    """`allgather` while ranks have joined, by way of the host's memory, as the number of rows is no multiple of a rank's."""
-    if any(isinstance(each, core.Tracer) for each in leaves):
-        raise ValueError(f"{word}: a rank has joined, and derivatives and batches are there among all ranks only: call it outside of them")
+def _by_the_host(call, leaves, name):
+    """[call(array, name)] of each, by way of the host's memory."""
     names = [None if name is None else member_name(name, i) for i in range(len(leaves))]
     with jax_errors():
-        sent = [_array_collectives.allgather(np.asarray(jnp.asarray(each)), at, process_set) for each, at in zip(leaves, names)]
-    return jax.tree.unflatten(form, [jnp.asarray(each) for each in sent])
+        return [call(np.asarray(jnp.asarray(each)), at) for each, at in zip(leaves, names)]
 
 
 def broadcast(x, root_rank, *, name=None, process_set=global_process_set):
@@ -236,9 +238,7 @@ def alltoall(x, splits=None, *, name=None, process_set=global_process_set):
         raise ValueError("alltoall: splits of a pytree without arrays")
     leaves = [jnp.asarray(each) for each in leaves]
     splits = _checked_splits(splits, leaves, spec)
-    names = [None if name is None else member_name(name, i) for i in range(len(leaves))]
-    with jax_errors():
-        sent = [_array_collectives.alltoall(np.asarray(each), splits, *at, process_set) for each, *at in zip(leaves, names)]
+    sent = _by_the_host(lambda each, at: _array_collectives.alltoall(each, splits, at, process_set), leaves, name)
     return jax.tree.unflatten(form, [jnp.asarray(rows) for rows, _ in sent]), jnp.asarray(sent[0][1])
 
 
