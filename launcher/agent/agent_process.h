@@ -65,6 +65,7 @@ class Agent : public ControlledHost {
   void start_late(const MemberStart& start);
   void stop_member(MemberId member, const std::string& why);
   void leave_member(MemberId member);
+  Duration grace() const { return to_duration(plan_.options.grace_seconds); }
   void end_later(MemberId member);
   void end_removed();
   void forget_ended();

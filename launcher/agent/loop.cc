@@ -135,7 +135,7 @@ bool Agent::leaves(int signal, bool by_guard) {
   }
   if (leave_by_) return true;
   notice_by_guard_ = by_guard;
-  leave_by_ = time_now() + to_duration(plan_.options.grace_seconds);
+  leave_by_ = time_now() + grace();
   controller_->leaves(signal_name(signal));
   return true;
 }
@@ -207,8 +207,7 @@ void Agent::stop_member(MemberId member, const std::string& why) {
   rank->remove();
   rank->signal(SIGTERM);
   rank->signal(SIGCONT);  // a stopped process cannot end itself
-  signals_due_.emplace(time_now() + to_duration(plan_.options.grace_seconds),
-                       std::pair(member, SIGKILL));
+  signals_due_.emplace(time_now() + grace(), std::pair(member, SIGKILL));
 }
 
 // It has been told so, and has the grace period to go by itself.
@@ -223,8 +222,7 @@ void Agent::leave_member(MemberId member) {
 // What has no part in the job any more: a shell whose command was lost, a program that does not end
 // though it was told that the job goes on without it.
 void Agent::end_later(MemberId member) {
-  const Duration grace = to_duration(plan_.options.grace_seconds);
-  signals_due_.emplace(time_now() + grace, std::pair(member, SIGTERM));
+  signals_due_.emplace(time_now() + grace(), std::pair(member, SIGTERM));
 }
 
 // Whoever is asked is killed later: from when it was asked, so that an agent that comes late itself
@@ -239,8 +237,7 @@ void Agent::end_removed() {
     rank->signal(signal);
     if (signal == SIGKILL) continue;
     rank->signal(SIGCONT);
-    const Duration grace = to_duration(plan_.options.grace_seconds);
-    signals_due_.emplace(time_now() + (over_ ? grace / 2 : grace), std::pair(member, SIGKILL));
+    signals_due_.emplace(time_now() + (over_ ? grace() / 2 : grace()), std::pair(member, SIGKILL));
   }
 }
 
@@ -265,13 +262,12 @@ void Agent::begin_epoch(const std::map<MemberId, Rank>& ranks) {
 void Agent::job_over(int exit_code) {
   over_ = true;
   if (exit_code == 0) {  // of what runs still the job needs nothing
-    const Duration grace = to_duration(plan_.options.grace_seconds);
     for (const auto& rank : ranks_) {
       if (rank->running() && rank->removed())  // it goes by itself, if it does so soon
-        signals_due_.emplace(time_now() + grace / 2, std::pair(rank->member(), SIGTERM));
+        signals_due_.emplace(time_now() + grace() / 2, std::pair(rank->member(), SIGTERM));
       stop_member(rank->member(), "the job has ended");
     }
-    give_up_at_ = time_now() + 2 * grace + kKillLimit;  // leftovers of theirs have it once more
+    give_up_at_ = time_now() + 2 * grace() + kKillLimit;  // leftovers of theirs have it once more
     return;
   }
   any_failed_ = true;
