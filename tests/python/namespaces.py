@@ -33,7 +33,8 @@ def why_not():
 
 class Lab:
     """``count`` hosts, each with eth0 on one bridge; this machine is on the bridge, too. ``hosts`` are
-    their names; IPv4 10.213.N.1 ff. unless ``ipv6_only``, then fd13:N::1 ff. Leave with close()."""
+    their names; IPv4 10.213.N.1 ff. unless ``ipv6_only``, then fd13:N::1 ff., with an N that no other
+    network of this machine has. Leave with close()."""
 
     def __init__(self, count, number=1, ipv6_only=False):
         self.prefix = f"rn{os.getpid()}x{number}"
@@ -41,6 +42,9 @@ class Lab:
         self.hosts = [f"{self.prefix}h{i}" for i in range(count)]
         self.ipv6_only = ipv6_only
         self.number = number + os.getpid() % 200
+        taken = ip("-o", "addr")  # a test that was killed leaves its bridge, which would take our answers
+        while f" {self.address(98)}/" in taken:
+            self.number = self.number % 250 + 1
         try:
             self._build()
         except BaseException:
