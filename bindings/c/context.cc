@@ -138,6 +138,13 @@ rueda_context* rueda_context_retain(rueda_context* context) {
 void rueda_context_release(rueda_context* context) {
   if (context == nullptr || !rueda::c_abi::check_process(context->process).ok()) return;
   if (context->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (rueda::engine::Completion::in_callback()) {
+    RUEDA_WARN(
+        "bindings",
+        "the last rueda_context_release, in a callback, is ignored: it would wait for itself");
+    context->users.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   rueda_shutdown(context);
   delete context;
 }

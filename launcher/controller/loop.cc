@@ -212,8 +212,10 @@ void JobController::rank_started(int host, const control::RankStarted& started) 
 void JobController::pump_starter(size_t number) {
   const bool one_host = !plan_.use_srun;
   starters_[number]->pump([&](const std::string& line) {
-    if (one_host && hosts_[number].state == State::kAwaited && says_not_yet(line)) return;
-    say(starters_[number]->name() + ": " + line);
+    const Starter& starter = *starters_[number];
+    if (one_host && hosts_[number].state == State::kAwaited && says_not_yet(starter.last_message()))
+      return;
+    say(starter.name() + ": " + line);
   });
 }
 
@@ -243,7 +245,7 @@ void JobController::starter_ended(size_t number) {
   const bool final = plan_.use_srun || !starter.may_come_later();
   if (final && host.may_fail) return drop(static_cast<int>(number), starter.describe());
   if (final) return fail(kUnreachable, starter.describe());
-  host.why_late = starter.last_line();
+  host.why_late = starter.last_message();
   host.again_at = clock_now() + pause_before(++host.tries);
   narrate("host " + host.name() + " is not there yet: " + host.why_late);
 }

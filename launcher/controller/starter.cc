@@ -52,8 +52,9 @@ void Starter::add_to_poll(std::vector<pollfd>* fds) const {
 
 void Starter::pump(const std::function<void(const std::string&)>& say) {
   const auto take = [&](const Piece& piece) {
-    last_line_ = piece.text;
-    if (!last_line_.empty()) say(last_line_);
+    if (!piece.text.starts_with("  ")) last_message_.clear();
+    last_message_ += piece.text;
+    if (!piece.text.empty()) say(std::string(piece.text));
   };
   char bytes[4096];
   while (output_) {
@@ -79,14 +80,14 @@ void Starter::kill() const {
 }
 
 bool Starter::may_come_later() const {
-  return !running_ && launcher::may_come_later(program_, wait_status_, last_line_);
+  return !running_ && launcher::may_come_later(program_, wait_status_, last_message_);
 }
 
 std::string Starter::describe() const {
   const std::string how = describe_wait_status(wait_status_);
   std::string text = "host " + name_ + " cannot be started: " + program_ + " " +
                      (how.starts_with("killed") ? "was " : "") + how;
-  if (!last_line_.empty()) text += ": " + last_line_;
+  if (!last_message_.empty()) text += ": " + last_message_;
   return text;
 }
 

@@ -35,7 +35,8 @@ class Starter {
   int wait_status() const { return wait_status_; }
   // It has ended without reaching the host, which may be there later: hosts/late_start.h.
   bool may_come_later() const;
-  const std::string& last_line() const { return last_line_; }
+  // The last that it printed, with the indented lines that belong to it.
+  const std::string& last_message() const { return last_message_; }
   // It runs, and its host has at least answered to it.
   bool connected() const { return running_ && has_tcp_connection(pid_); }
   // "the host cannot be started: ssh exited with code 255: <what it said last>"
@@ -57,7 +58,7 @@ class Starter {
   int wait_status_ = 0;
   UniqueFd output_;
   LineSplitter splitter_{false};
-  std::string last_line_;
+  std::string last_message_;
 };
 
 }  // namespace rueda::launcher

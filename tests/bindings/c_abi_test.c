@@ -674,7 +674,8 @@ static void wait_for_other(void* user) {
   codes_in_callback[0] = rueda_request_wait(other_request, -1, NULL);
   codes_in_callback[1] = rueda_request_run(persistent_request, x, x, NULL, -1, NULL);
   codes_in_callback[2] = rueda_start_and_wait(context, &op, -1, &not_started, NULL);
-  rueda_shutdown(context); /* ignored */
+  rueda_shutdown(context);        /* ignored */
+  rueda_context_release(context); /* the last one: ignored */
 }
 
 /* One that has ended may be waited for and read, also by its own callback. */

@@ -243,7 +243,8 @@ RUEDA_API void rueda_shutdown(rueda_context* context);
 
 /* One more who uses the context; gives it back. */
 RUEDA_API rueda_context* rueda_context_retain(rueda_context* context);
-/* One less. The last one leaves the job if nobody has, and frees it. NULL is allowed. */
+/* One less. The last one leaves the job if nobody has, and frees it: not from a callback, where it
+ * is ignored. NULL is allowed. */
 RUEDA_API void rueda_context_release(rueda_context* context);
 
 /* -1 after a shutdown, in a forked child and for NULL. */
