@@ -485,6 +485,14 @@ def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):
         executor.start(dict)
 
 
+def test_ranks_of_an_elastic_job_are_sent_nothing_that_is_rays():
+    actor = ray.remote(num_cpus=0)(dict).remote()
+    for held in (ray.put(3), actor):
+        with pytest.raises(ValueError, match=r"cannot be sent to the ranks: .* is Ray's, and .* not connected to Ray"):
+            RayExecutor(SETTINGS, min_workers=1, elastic_timeout=5).run(lambda held=held: held)
+    ray.kill(actor)
+
+
 def test_a_discovery_names_nodes_by_their_addresses(monkeypatch, capsys):
     def node(address, number):
         return {"NodeManagerAddress": address, "NodeID": f"{number}0000000ffff", "Alive": True, "Resources": {"CPU": 9}}

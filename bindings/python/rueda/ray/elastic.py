@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import ray
-from ray import cloudpickle
 from rueda.compat import run as _run
 from rueda.compat import run_task
 from rueda.ray import _checks, _sending, _shell
@@ -257,16 +256,13 @@ class ElasticRayExecutor:
         TimeoutError
             There was not enough room for ``elastic_timeout`` seconds.
         ValueError
-            The function cannot be pickled; nothing was started.
+            The function cannot be pickled, or has a reference or an actor of Ray's in it; nothing was started.
         """
         self.start()
         with Callbacks(callbacks) as told, tempfile.TemporaryDirectory(prefix="rueda-ray-") as folder:
             logs = told.queue is not None
             work = (logging_to, (folder, worker_fn), {}) if logs else (worker_fn, (), {})
-            try:
-                function = cloudpickle.dumps(work)
-            except Exception as error:
-                raise _sending.cannot(worker_fn, error) from error
+            function = _sending.pickled(worker_fn, work)
             slots = self._wait_for_slots()
             path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
             files = {
