@@ -142,7 +142,7 @@ IMPORTS = {
     "horovod.runner.http.http_server.RendezvousServer": "without an HTTP server",
     "horovod.runner.http.http_client": "without an HTTP server",
     "horovod.runner.elastic.driver": "horovodrun --host-discovery-script",
-    "horovod.runner.elastic.discovery": "horovodrun --host-discovery-script",
+    "horovod.runner.elastic.discovery": "object with find_available_hosts_and_slots()",
     "horovod.runner.elastic.settings.ElasticSettings": "horovodrun --host-discovery-script",
     "horovod.runner.elastic.worker.HostUpdateResult": True,
     "horovod.runner.elastic.worker.WorkerNotificationService": "notification_manager in horovod.common.elastic",

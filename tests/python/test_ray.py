@@ -361,6 +361,10 @@ def test_wrong_numbers_are_refused(given, says):
         RayExecutor(SETTINGS, **given)
 
 
+def elastic(**more):
+    return ElasticRayExecutor(ElasticRayExecutor.create_settings(), **more)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
@@ -375,6 +379,9 @@ def test_wrong_numbers_are_refused(given, says):
         (lambda: ElasticRayExecutor.create_settings(timeout_s=0), ValueError, "timeout_s=0.: expected seconds"),
         (lambda: ElasticRayExecutor.create_settings(verbosity=1), TypeError, r"verbosity=\.\.\..: there is no such"),
         (lambda: RayHostDiscovery(cpus_per_slot=0), ValueError, r"RayHostDiscovery\(cpus_per_slot=0\)"),
+        (lambda: elastic(cpus_per_slot=0), ValueError, r"^ElasticRayExecutor\(cpus_per_slot=0\)"),
+        (lambda: elastic(use_gpu=True, gpus_per_slot=-1), ValueError, r"^ElasticRayExecutor\(gpus_per_slot=-1\)"),
+        (lambda: elastic(gpus_per_slot=1), ValueError, "gpus_per_slot is given without use_gpu=True"),
     ],
 )
 def test_wrong_settings_are_refused(make, error, says):
@@ -476,6 +483,38 @@ def test_an_elastic_job_replaces_a_killed_rank(tmp_path, capsys):
         executor.execute(print)
     with pytest.raises(ValueError, match="make it in the function"):
         executor.start(dict)
+
+
+def test_ranks_of_an_elastic_job_are_sent_nothing_that_is_rays():
+    actor = ray.remote(num_cpus=0)(dict).remote()
+    for held in (ray.put(3), actor):
+        with pytest.raises(ValueError, match=r"cannot be sent to the ranks: .* is Ray's, and .* not connected to Ray"):
+            RayExecutor(SETTINGS, min_workers=1, elastic_timeout=5).run(lambda held=held: held)
+    ray.kill(actor)
+
+
+def test_a_discovery_names_nodes_by_their_addresses(monkeypatch, capsys):
+    def node(address, number):
+        return {"NodeManagerAddress": address, "NodeID": f"{number}0000000ffff", "Alive": True, "Resources": {"CPU": 9}}
+
+    nodes = [node("10.0.0.4", 1), node("fd00::5", 2), node("10.0.0.6", 3), node("10.0.0.6", 4)]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+
+    class Discovery:
+        def find_available_hosts_and_slots(self):
+            return {"10.0.0.4": 1, "fd00::5": 2, "10.0.0.6": 3, "10.0.0.6-40000000": 4, "localhost": 5}
+
+    settings = ElasticRayExecutor.create_settings(min_num_proc=100, elastic_timeout=0.1)
+    settings.discovery = Discovery()
+    with pytest.raises(TimeoutError) as late:
+        ElasticRayExecutor(settings, override_discovery=False).run(print)
+    there = "10.0.0.4-10000000: 1, fd00--5-20000000: 2, 10.0.0.6-40000000: 4"
+    assert str(late.value).endswith(f"slots present: {there}")
+    names = "10.0.0.4-10000000, fd00--5-20000000, 10.0.0.6-30000000, 10.0.0.6-40000000"
+    assert capsys.readouterr().err.splitlines() == [
+        f"rueda.ray: the discovery names 10.0.0.6, which 2 nodes of Ray have: {names}",
+        f"rueda.ray: the discovery names localhost, which no node of Ray is: {names}",
+    ]
 
 
 def test_horovods_elastic_script_with_a_discovery_of_its_own(tmp_path, capsys, monkeypatch):

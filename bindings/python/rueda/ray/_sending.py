@@ -1,8 +1,10 @@
 """A function on its way to ranks: what cannot be pickled is found out before any rank has begun."""
 
 import functools
+import io
 
 import ray
+from ray import cloudpickle
 
 
 def send(function, args=(), kwargs=None):
@@ -16,10 +18,31 @@ def send(function, args=(), kwargs=None):
     try:
         return ray.put(work)
     except Exception as error:
-        raise cannot(function, error) from error
+        raise _cannot(function, error) from error
 
 
-def cannot(function, error):
+def pickled(function, work):
+    """``work``, which has the function in it, as bytes for processes that Ray has not started; ValueError as `send`."""
+    data = io.BytesIO()
+    try:
+        _WithoutRay(data).dump(work)
+    except Exception as error:
+        raise _cannot(function, error) from error
+    return data.getvalue()
+
+
+class _WithoutRay(cloudpickle.CloudPickler):
+    """Refuses what means something to workers of Ray alone."""
+
+    def persistent_id(self, value):
+        if isinstance(value, (ray.ObjectRef, ray.actor.ActorHandle)):
+            raise TypeError(
+                f"{value!r} is Ray's, and ranks of an elastic job are not connected to Ray; give them plain data or files"
+            )
+        return None
+
+
+def _cannot(function, error):
     """The ValueError for a function that cannot be pickled."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import ray
-from ray import cloudpickle
 from rueda.compat import run as _run
 from rueda.compat import run_task
 from rueda.ray import _checks, _sending, _shell
@@ -67,21 +66,11 @@ class ElasticSettings:
         return self
 
 
-class RayHostDiscovery:
-    """Which nodes Ray has, and how many ranks each has room for.
+class _NodesOfRay:
+    """Which nodes Ray has, and for how many ranks of those resources each has room."""
 
-    Parameters
-    ----------
-    use_gpu : bool
-    cpus_per_slot, gpus_per_slot : float
-        What a rank needs.
-    """
-
-    def __init__(self, use_gpu=False, cpus_per_slot=1, gpus_per_slot=1):
-        self.use_gpu, self.cpus_per_slot, self.gpus_per_slot = use_gpu, cpus_per_slot, gpus_per_slot
-        self.resources = _checks.resources(
-            type(self).__name__, use_gpu, cpus_per_slot, gpus_per_slot if use_gpu else None, "slot"
-        )
+    def __init__(self, resources):
+        self.resources = resources
 
     def find_available_hosts_and_slots(self):
         """{name of a host: slots}, by all that its node has, whether it is free or not."""
@@ -102,9 +91,33 @@ class RayHostDiscovery:
         )
 
 
+class RayHostDiscovery(_NodesOfRay):
+    """Which nodes Ray has, and how many ranks each has room for.
+
+    Parameters
+    ----------
+    use_gpu : bool
+    cpus_per_slot, gpus_per_slot : float
+        What a rank needs; ``gpus_per_slot`` counts with ``use_gpu`` only.
+    """
+
+    def __init__(self, use_gpu=False, cpus_per_slot=1, gpus_per_slot=1):
+        self.use_gpu, self.cpus_per_slot, self.gpus_per_slot = use_gpu, cpus_per_slot, gpus_per_slot
+        gpus = gpus_per_slot if use_gpu else None
+        super().__init__(_checks.resources(type(self).__name__, use_gpu, cpus_per_slot, gpus, "slot"))
+
+
 def host_name(node):
     """What messages call a node: its address, and the beginning of its id, as a machine may have several."""
     return f"{node['NodeManagerAddress'].replace(':', '-')}-{node['NodeID'][:8]}"
+
+
+def named_by(host, names):
+    """Those of the names that `host_name` gives which a discovery means by ``host``: a name, or an address as with
+    Horovod."""
+    if host in names:
+        return [host]
+    return [name for name in names if name.rpartition("-")[0] == host.replace(":", "-")]
 
 
 class ElasticRayExecutor:
@@ -125,8 +138,8 @@ class ElasticRayExecutor:
         Variables for the ranks' environment.
     override_discovery : bool
         Whether Ray is asked for nodes and slots. Otherwise ``settings.discovery`` is, an object whose
-        ``find_available_hosts_and_slots()`` gives {name: slots}, with the names of `RayHostDiscovery`. One thread at a
-        time asks it, about once a second.
+        ``find_available_hosts_and_slots()`` gives {name: slots}, with the names of `RayHostDiscovery`, or the address
+        of a node that has it alone. One thread at a time asks it, about once a second.
 
     Raises
     ------
@@ -216,9 +229,9 @@ class ElasticRayExecutor:
         if not override_discovery and settings.discovery is None:
             raise ValueError("override_discovery=False needs a discovery in the settings")
         self._settings = settings
-        _checks.resources(name, use_gpu, cpus_per_slot, gpus_per_slot, "slot")
-        self._ray = RayHostDiscovery(use_gpu, cpus_per_slot, gpus_per_slot)
+        self._ray = _NodesOfRay(_checks.resources(name, use_gpu, cpus_per_slot, gpus_per_slot, "slot"))
         self._discovery = self._ray if override_discovery else _checks.discovery(settings.discovery)
+        self._unknown = set()  # names that the discovery gave and no node has
         self._env_vars = {name: str(value) for name, value in (env_vars or {}).items()}
 
     def add_env_vars(self, variables):
@@ -243,16 +256,13 @@ class ElasticRayExecutor:
         TimeoutError
             There was not enough room for ``elastic_timeout`` seconds.
         ValueError
-            The function cannot be pickled; nothing was started.
+            The function cannot be pickled, or has a reference or an actor of Ray's in it; nothing was started.
         """
         self.start()
         with Callbacks(callbacks) as told, tempfile.TemporaryDirectory(prefix="rueda-ray-") as folder:
             logs = told.queue is not None
             work = (logging_to, (folder, worker_fn), {}) if logs else (worker_fn, (), {})
-            try:
-                function = cloudpickle.dumps(work)
-            except Exception as error:
-                raise _sending.cannot(worker_fn, error) from error
+            function = _sending.pickled(worker_fn, work)
             slots = self._wait_for_slots()
             path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
             files = {
@@ -261,7 +271,7 @@ class ElasticRayExecutor:
             }
             for name, data in files.items():
                 run_task.leave(os.path.join(folder, name), data)
-            nodes = _Nodes(os.path.join(folder, "hosts"), self._discovery)
+            nodes = _Nodes(os.path.join(folder, "hosts"), self._hosts)
             agents = Agents(folder, files, functools.partial(self._find, nodes), told.queue)
             try:
                 command = [sys.executable, os.path.abspath(run_task.__file__), folder]
@@ -274,6 +284,22 @@ class ElasticRayExecutor:
                 agents.close()
             return _run._results(folder, self._settings.min_num_proc, code, says)
 
+    def _hosts(self):
+        """{name of a host: slots}, as the discovery says. What is no node of Ray's is left out, and told once."""
+        names, hosts = self._ray.nodes().keys(), {}
+        for host, slots in self._discovery.find_available_hosts_and_slots().items():
+            meant = named_by(host, names)
+            if len(meant) == 1:
+                hosts[meant[0]] = slots
+            elif host not in self._unknown:
+                self._unknown.add(host)
+                is_it = f"which {len(meant)} nodes of Ray have" if meant else "which no node of Ray is"
+                print(
+                    f"rueda.ray: the discovery names {host}, {is_it}: {', '.join(names)}",
+                    file=sys.stderr,
+                )
+        return hosts
+
     def _find(self, nodes, host):
         node, slots = self._ray.nodes()[host]
         slots = nodes.hosts.get(host, slots)
@@ -283,7 +309,7 @@ class ElasticRayExecutor:
         settings = self._settings
         deadline = time.monotonic() + settings.elastic_timeout
         while True:
-            hosts = self._discovery.find_available_hosts_and_slots()
+            hosts = self._hosts()
             slots = sum(hosts.values())
             if slots >= settings.min_num_proc:
                 return slots
@@ -325,9 +351,9 @@ class ElasticRayExecutor:
 class _Nodes:
     """Keeps a file with the hosts of the moment, which ruedarun's discovery reads. ``hosts``: {name: slots}, the same."""
 
-    def __init__(self, path, discovery):
+    def __init__(self, path, ask):
         self.hosts = {}
-        self.path, self._discovery = path, discovery
+        self.path, self._ask = path, ask
         self._ended = threading.Event()
         self._write()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -345,8 +371,7 @@ class _Nodes:
                 print(f"rueda.ray: cannot ask Ray for its nodes: {error}", file=sys.stderr)
 
     def _write(self):
-        hosts = dict(self._discovery.find_available_hosts_and_slots())
-        self.hosts = hosts
+        hosts = self.hosts = self._ask()
         with open(self.path + ".part", "w") as file:
             file.write("".join(f"{name}:{slots}\n" for name, slots in hosts.items()))
         os.rename(self.path + ".part", self.path)

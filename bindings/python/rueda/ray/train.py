@@ -22,7 +22,7 @@ try:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer as _Trainer
 except ImportError as error:
     raise ImportError(
-        "rueda.ray.train needs Ray Train v2, which is not installed, or not whole: pip install 'ray[train]>=2.50'",
+        "rueda.ray.train needs Ray Train v2, which is not installed, or not whole: pip install 'ray[train]>=2.44'",
         name="ray",
     ) from error
 

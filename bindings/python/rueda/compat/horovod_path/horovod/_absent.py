@@ -50,7 +50,8 @@ PARTS = {
     "horovod.runner.common.service": _NO_SERVICES,
     "horovod.runner.http": "rueda's ranks meet through their launcher, without an HTTP server that unpickles what it is "
     "sent; start jobs with ruedarun, or another launcher's environment (docs/launchers.md)",
-    "horovod.runner.elastic.discovery": _NO_DRIVER,
+    "horovod.runner.elastic.discovery": "hosts are found by a script: horovodrun --host-discovery-script; on Ray by any "
+    "object with find_available_hosts_and_slots(), such as a horovod.ray.RayHostDiscovery (docs/ray.md)",
     "horovod.runner.elastic.driver": _NO_DRIVER,
     "horovod.runner.elastic.registration": _NO_DRIVER,
     "horovod.runner.elastic.rendezvous": _NO_DRIVER,
