@@ -572,8 +572,8 @@ def test_a_flax_model_stays_the_same_on_all_ranks():
 
     model = Model()
     params = model.init(jax.random.key(hvd.rank()), jnp.zeros((1, 8)))
-    params = hvd.broadcast_parameters(params, 0)
-    optimizer = hvd.DistributedOptimizer(optax.adam(1e-2))
+    params = hvd.broadcast_parameters(pytree=params, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optax_tx=optax.adam(1e-2))
     slow = hvd.DistributedOptimizer(optax.sgd(1e-2), every_k=2, compression=hvd.Compression.bf16)
     state, slow_state = optimizer.init(params), slow.init(params)
 

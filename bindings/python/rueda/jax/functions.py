@@ -58,12 +58,12 @@ def allgather_object(*arguments, **named):
         return _objects.allgather_object(*arguments, **named)
 
 
-def broadcast_parameters(params, root_rank, process_set=global_process_set):
+def broadcast_parameters(pytree, root_rank, process_set=global_process_set):
     """Returns ``root_rank``'s pytree on every rank, sent as one group.
 
     Parameters
     ----------
-    params : pytree of arrays
+    pytree : pytree of arrays
         Parameters, optimizer state, random keys: any dtype, of the same structure on all ranks. JAX's
         arrays cannot be written to, so use what is returned.
     root_rank : int
@@ -71,7 +71,7 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
     process_set : ProcessSet
         The ranks that take part; only they may call this.
     """
-    leaves, form = jax.tree.flatten(params)
+    leaves, form = jax.tree.flatten(pytree)
     for each in leaves:
         if isinstance(each, (np.ndarray, np.generic)) and jax.dtypes.canonicalize_dtype(each.dtype) != each.dtype:
             raise ValueError(

@@ -28,7 +28,7 @@ def _check_op(op):
 
 
 def DistributedOptimizer(
-    optimizer,
+    optax_tx,
     *,
     op=basics.Average,
     compression=Compression.none,
@@ -39,7 +39,7 @@ def DistributedOptimizer(
 
     Parameters
     ----------
-    optimizer : optax.GradientTransformation
+    optax_tx : optax.GradientTransformation
     op : int
         ``Average``, ``Sum`` or ``Adasum``.
     compression : type
@@ -57,7 +57,7 @@ def DistributedOptimizer(
 
     check_count("every_k", every_k)
     _check_op(op)
-    inner = optax.with_extra_args_support(optimizer)
+    inner = optax.with_extra_args_support(optax_tx)
 
     def update(grads, state, params=None, **extra):
         reduced = _reduce(grads, op, compression, process_set)
