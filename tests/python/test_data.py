@@ -531,7 +531,6 @@ def test_wrong_arguments_say_what_to_do():
     for wrong, words in (
         ({"uneven": "pad"}, 'expected "drop" or "join"'),
         ({"to": "mxnet"}, '"numpy", "torch" or "jax"'),
-        ({"to": "jax", "uneven": "join"}, "drop"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"workers": 0}, "workers=0"),
         ({"seed": 0.5}, "seed=0.5"),

@@ -306,6 +306,48 @@ def test_ranks_with_fewer_steps_join():
         assert step(jnp.float32(1)) == n
 
 
+@ranks(2, 3)
+def test_a_loader_with_jax_arrays_joins_and_the_others_make_the_last_step():
+    """Training on all ranks is that of one process on their samples, the last step included, of which only rank 0 has one."""
+    import jax
+    import jax.numpy as jnp
+    import rueda.jax as hvd
+    from rueda.data import Arrays, DataLoader
+
+    n, r = hvd.size(), hvd.rank()
+    samples = 8 * n + 1
+    x = np.random.default_rng(1).normal(size=(samples, 3)).astype(np.float32)
+    source = Arrays(x, x @ np.arange(3, dtype=np.float32))
+    wide = jnp.ones((500, 500))
+
+    def loss(w, xs, ys, weight, late):
+        return ((xs @ w - ys) ** 2).mean() * weight + 0 * late
+
+    @jax.jit
+    def uneven_step(w, xs, ys, weight):
+        late = jnp.sin(wide @ wide @ wide @ wide)[0, 0]  # so that the step is under way when the loop ends
+        gradient = jax.grad(loss)(w, xs, ys, weight, late)
+        seen = hvd.allreduce(jnp.float32(len(xs)) + 0 * late, hvd.Sum)
+        return w - 0.05 * hvd.allreduce(gradient), seen
+
+    together, alone = jnp.zeros(3), jnp.zeros(3)
+    loader = DataLoader(source, 4, uneven="join", to="jax", seed=2)
+    for _ in range(2):
+        seen = []
+        for xs, ys in loader:
+            assert isinstance(xs, jax.Array)
+            together, more = uneven_step(together, xs, ys, loader.weight)
+            seen.append(more)
+        assert loader.joined == 0
+        together = hvd.broadcast_parameters(together, loader.joined)
+        assert [int(each) for each in seen] == [4 * n, 4 * n, 1][: 3 if r == 0 else 2]
+    whole = DataLoader(source, 4 * n, uneven="join", to="jax", seed=2, place=(0, 1))
+    for _ in range(2):
+        for xs, ys in whole:
+            alone -= 0.05 * jax.grad(loss)(alone, xs, ys, 1.0, 0.0)
+    np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
+
+
 @ranks(2)
 def test_second_derivatives():
     import jax

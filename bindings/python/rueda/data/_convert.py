@@ -1,4 +1,4 @@
-"""Batches as frameworks want them; the arrays' memory is used, not copied, where the framework can."""
+"""Batches as frameworks want them, and the end of the steps that use them; the arrays' memory is used, not copied, where the framework can."""
 
 from rueda._numpy import np
 from rueda.data._errors import library
@@ -15,6 +15,15 @@ def converter(to):
     else:
         raise ValueError(f'to={to!r}: expected "numpy", "torch" or "jax" (for Keras, DataLoader.keras())')
     return lambda batch: _each(batch, one)
+
+
+def settler(to):
+    """A function that returns when the steps have ended that this thread has started: JAX's may be under way behind the last batch."""
+    if to != "jax":
+        return lambda: None
+    from rueda._jax_programs import wait_for_programs
+
+    return wait_for_programs
 
 
 def _each(batch, convert):

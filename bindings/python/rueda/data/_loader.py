@@ -9,7 +9,7 @@ from rueda._waiting import join
 from rueda.common.process_sets import global_process_set
 from rueda.data import _listing, _memory
 from rueda.data._batches import Reader
-from rueda.data._convert import converter
+from rueda.data._convert import converter, settler
 from rueda.data._deal import UNEVEN, Deal
 from rueda.data._errors import DataError
 from rueda.data._order import Order, order_text
@@ -101,8 +101,6 @@ class DataLoader:
     ):
         if uneven not in UNEVEN:
             raise ValueError(f'uneven={uneven!r}: expected "drop" or "join"')
-        if uneven == "join" and to == "jax":
-            raise ValueError('uneven="join": compiled programs of JAX go on behind a rank that joins; uneven="drop" is for them')
         if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
             raise TypeError(f"{type(source).__name__} is no source: it needs len(source) and source[index]")
         batch_size = _whole("batch_size", batch_size, 1)
@@ -112,7 +110,7 @@ class DataLoader:
         self._source, self._samples, self._batch_size = source, len(source), batch_size
         self._blocks, self._window = getattr(source, "blocks", None), getattr(source, "window", 1)
         self._shuffle, self._seed, self._uneven = bool(shuffle), _whole("seed", seed), uneven
-        self._read, self._convert = Reader(source, transform, collate), converter(to)
+        self._read, self._convert, self._settle = Reader(source, transform, collate), converter(to), settler(to)
         self._prefetch, self._workers, self._processes = prefetch, workers, processes
         self._empty = _memory.shared if shared else _memory.private
         self._process_set, self._given_place = process_set, place
@@ -278,6 +276,7 @@ class _Loop:
         if self._reading.deal.is_even or loader._given_place is not None:
             loader.joined = None
         else:
+            loader._settle()  # as a rank that has joined starts nothing
             loader.joined = join(process_set=loader._process_set)
         if loader._balance is not None and self._size > 1:
             loader._balance.settle(loader._process_set)

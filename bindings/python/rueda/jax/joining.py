@@ -1,9 +1,7 @@
 """The end of a rank's data, before that of the others."""
 
-import jax
-import numpy as np
-
 from rueda import _waiting
+from rueda._jax_programs import wait_for_programs
 from rueda.common.process_sets import global_process_set
 from rueda.jax._internals import core
 from rueda.jax._library import jax_errors
@@ -35,17 +33,6 @@ def join(device=-1, process_set=global_process_set):
             "join: a program does the same each time that it runs, and a rank joins once, when its data has ended: call it outside of "
             "jit, grad and vmap, behind the loop over the data"
         )
-    _wait_for_programs()
+    wait_for_programs()
     with jax_errors():
         return _waiting.join(device, process_set)
-
-
-def _wait_for_programs():
-    """Until all that this thread has started has ended, also where nobody holds a result: JAX runs this behind it."""
-    side = np.ones((16, 16), np.float32)  # too much for JAX to run it at once, beside the others
-    jax.block_until_ready(_last(side))
-
-
-@jax.jit
-def _last(side):
-    return side @ side
