@@ -19,7 +19,6 @@ if importlib.util.find_spec("keras") is None:
     pytest.skip("no Keras here", allow_module_level=True)
 
 BACKENDS = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name)]
-WORLDS = [pytest.param(name, marks=[pytest.mark.slow] if name == "torch" else []) for name in BACKENDS]
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_keras.py"
 
 
@@ -376,7 +375,7 @@ print(type(model.optimizer).__name__, int(keras.ops.convert_to_numpy(model.optim
 """
 
 
-@pytest.mark.parametrize("backend", WORLDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_training(backend, tmp_path):
     env = {"KERAS_BACKEND": backend, "TEST_FOLDER": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     assert results(run_ranks(2, everything, env)) == [backend] * 2
