@@ -385,8 +385,9 @@ def test_training(backend, tmp_path):
     assert done.stdout.split() == ["Adam", "8", "10"], done.stderr
 
 
-def test_the_example_learns_the_digits():
-    env = {"KERAS_BACKEND": BACKENDS[-1]}
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_example_learns_the_digits(backend):
+    env = {"KERAS_BACKEND": backend}
     code, output = launch(2, [sys.executable, EXAMPLE, "--epochs", "4"], env, options=["--no-prefix"])
     assert code == 0, output
     assert float(output.split("test accuracy ")[1].split()[0]) > 0.85, output
