@@ -665,12 +665,13 @@ static int readable(int fd) {
   return poll(&asked, 1, 0) == 1;
 }
 
-/* One that waits in a callback would hold up what it waits for. */
-static int32_t codes_in_callback[3];
+/* One that waits in a callback would hold up what it waits for; one that asks does not. */
+static int32_t codes_in_callback[3], other_has_ended = -1;
 static rueda_request *other_request, *persistent_request, *not_started;
 static void wait_for_other(void* user) {
   float x[3] = {1, 2, 3};
   rueda_op op = *(const rueda_op*)user;
+  other_has_ended = rueda_request_test(other_request);
   codes_in_callback[0] = rueda_request_wait(other_request, -1, NULL);
   codes_in_callback[1] = rueda_request_run(persistent_request, x, x, NULL, -1, NULL);
   codes_in_callback[2] = rueda_start_and_wait(context, &op, -1, &not_started, NULL);
@@ -678,19 +679,21 @@ static void wait_for_other(void* user) {
   rueda_context_release(context); /* the last one: ignored */
 }
 
-/* One that has ended may be waited for and read, also by its own callback. */
+/* One that has ended may be asked, waited for, read and released, also by its own callback. */
 struct own_end {
   rueda_request* request;
-  int32_t code, dimensions;
+  int32_t has_ended, code, dimensions;
   float first;
   int told;
 };
 static void read_own(void* user) {
   struct own_end* own = (struct own_end*)user;
   void* data = NULL;
+  own->has_ended = rueda_request_test(own->request);
   own->code = rueda_request_wait(own->request, -1, NULL);
   own->dimensions = rueda_request_output(own->request, &data, NULL, 0);
   if (data != NULL) own->first = *(const float*)data;
+  rueda_request_release(own->request);
   __atomic_store_n(&own->told, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -699,14 +702,14 @@ static void check_own_end(void) {
   float x[1] = {2};
   int round;
   for (round = 0; round < 20; ++round) {
-    struct own_end own = {NULL, -1, -1, 0, 0};
+    struct own_end own = {NULL, -1, -1, -1, 0, 0};
     rueda_op op = op_of(RUEDA_ALLREDUCE, "own end", x, shape, 1);
     x[0] = 2;
     CHECK_ERROR(RUEDA_OK, "", rueda_start(context, &op, 1, 0, &own.request, &error));
     CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(own.request, read_own, &own, &error));
     while (!__atomic_load_n(&own.told, __ATOMIC_SEQ_CST)) continue;
-    CHECK(own.code == RUEDA_OK && own.dimensions == 1 && own.first == 2.0f * (float)size);
-    rueda_request_release(own.request);
+    CHECK(own.has_ended == 1 && own.code == RUEDA_OK);
+    CHECK(own.dimensions == 1 && own.first == 2.0f * (float)size);
   }
 }
 
@@ -801,7 +804,7 @@ static void check_requests(void) {
   op = op_of(RUEDA_ALLREDUCE, "not started", x, shape, 1);
   CHECK_ERROR(RUEDA_OK, "", rueda_request_on_end(recv, wait_for_other, &op, &error));
   for (round = 0; round < 3; ++round) CHECK(codes_in_callback[round] == RUEDA_FAILED_PRECONDITION);
-  CHECK(not_started == NULL && rueda_rank(context) == rank);
+  CHECK(other_has_ended == 0 && not_started == NULL && rueda_rank(context) == rank);
   rueda_request_release(persistent_request);
   rueda_request_release(recv);
   op = op_of(RUEDA_SEND, NULL, x, NULL, 0);

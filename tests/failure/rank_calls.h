@@ -132,6 +132,7 @@ int held();
 int preempted();
 // callback_scenes.cc
 int slow_callback();
+int long_callback();
 // set_scenes.cc
 int32_t add_set(const std::vector<int32_t>& ranks);
 int sets();

@@ -29,6 +29,7 @@
 //   halted        the victim stops itself (SIGSTOP)
 //   held          the victim waits for SIGUSR1, as its debugger does
 //   slow_callback rank `slow` is in a callback until SIGUSR1; the others go on, and the victim dies
+//   long_callback rank `slow` is in a callback until SIGUSR1; the others wait, and all finish
 //   late          as steps, but rank 1 calls init only after SIGUSR1
 #include <signal.h>
 #include <stdlib.h>
@@ -272,6 +273,7 @@ int main(int argc, char** argv) {
                                                    {"planned", planned},
                                                    {"sets", sets},
                                                    {"slow_callback", slow_callback},
+                                                   {"long_callback", long_callback},
                                                    {"joined", joined},
                                                    {"asleep", asleep},
                                                    {"large", large},

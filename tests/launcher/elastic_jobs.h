@@ -1,54 +1,22 @@
-// What tests of elastic jobs share: command lines whose ranks are elastic_rank.cc, a folder with
-// the scripts that find hosts and start agents, and words that are looked for in what a job says.
+// What tests of elastic jobs share: command lines whose ranks are elastic_rank.cc, and words that
+// are looked for in what a job says.
 #pragma once
 
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/launcher/hosts_folder.h"
 #include "tests/launcher/job.h"
 #include "tests/support/built.h"
 
 namespace rueda::testing {
 
 using Words = std::vector<std::string>;
-
-// "there" starts agents, all on this machine: it is told a host's name and forgets it. "discover"
-// prints the hosts of the moment.
-class HostsFolder {
- public:
-  HostsFolder() {
-    static int next = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("elastic-hosts-" + std::to_string(getpid()) + "-" + std::to_string(next++));
-    std::filesystem::create_directories(path_);
-    write("there", "#!/bin/sh\nshift\nexec \"$@\"\n");
-    write("discover", "#!/bin/sh\ncat " + (path_ / "hosts").string() + "\n");
-    hosts_are("");
-  }
-  ~HostsFolder() { std::filesystem::remove_all(path_); }
-  HostsFolder(const HostsFolder&) = delete;
-  HostsFolder& operator=(const HostsFolder&) = delete;
-  std::string file(const std::string& name) const { return path_ / name; }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-    chmod(file(name).c_str(), 0700);
-  }
-  // What the discovery script prints from now on.
-  void hosts_are(const std::string& text) const {
-    std::ofstream(file("next")) << text;
-    std::filesystem::rename(file("next"), file("hosts"));
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 // `flags`: of ruedarun. `actions`: of the ranks.
 inline Words command(const Words& flags, const Words& actions) {
