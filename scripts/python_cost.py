@@ -21,8 +21,9 @@ import torch
 import rueda
 import rueda.torch as hvd
 from rueda import _ffi
+from rueda._operation import Operation, struct_of
 from rueda._requests import Request
-from rueda._runtime import Operation, _struct, runtime
+from rueda._runtime import runtime
 
 CALLS, STEPS, WARM_UPS, LAYERS = 2000, 60, 20, 160
 LIMIT_US = 10.0  # of a blocking call of 4 bytes, named and in place, or an unnamed allgather
@@ -37,7 +38,7 @@ class Alone:
             shape, address = tuple(tensor.shape), tensor.data_ptr()
             operation = Operation(_ffi.ALLREDUCE, _ffi.FLOAT32, address, address, shape)
             pointer, error = ctypes.c_void_p(), _ffi.Error()
-            struct = _struct(operation, f"{name}.{number}")
+            struct = struct_of(operation, f"{name}.{number}")
             context, made = runtime.require_context(), ctypes.byref(pointer)
             code = _ffi.library.rueda_request_create(context, struct, 1, 0, made, ctypes.byref(error))
             if code != _ffi.OK:

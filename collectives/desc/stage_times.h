@@ -2,8 +2,9 @@
 // end while its beginning is unpacked.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+
+#include "collectives/host/monotonic.h"
 
 namespace rueda {
 
@@ -19,17 +20,15 @@ struct StageTimes {
   Span unpacked;    // into the tensors
 };
 
-inline int64_t stage_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
 // Stretches a span over its own life. times: null where nobody asks.
 class StageStamp {
  public:
   StageStamp(StageTimes* times, StageTimes::Span StageTimes::*stage)
       : span_(times == nullptr ? nullptr : &(times->*stage)) {
-    if (span_ != nullptr && span_->begin == 0) span_->begin = stage_clock();
+    if (span_ != nullptr && span_->begin == 0) span_->begin = host::monotonic_ns();
   }
   ~StageStamp() {
-    if (span_ != nullptr) span_->end = stage_clock();
+    if (span_ != nullptr) span_->end = host::monotonic_ns();
   }
   StageStamp(const StageStamp&) = delete;
   StageStamp& operator=(const StageStamp&) = delete;

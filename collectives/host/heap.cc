@@ -29,6 +29,7 @@
 #include "collectives/host/heap_size.h"
 #include "collectives/host/segment.h"
 #include "collectives/host/shared_mapping.h"
+#include "collectives/host/writer_first_mutex.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -88,8 +89,8 @@ struct Heap::State {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
   // Before the others. Held alone by who moves everything, shared by who makes, clears or gives
-  // back pages of the file.
-  std::shared_mutex moving;
+  // back pages of the file, however many do so all the time.
+  WriterFirstMutex moving;
   std::mutex cooling;  // before `mutex`: who is short of cold memory waits for what is on the way
   std::mutex mutex;    // of all below
   FreeRanges cold, warm;

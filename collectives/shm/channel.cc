@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/base/check.h"
+#include "collectives/host/monotonic.h"
 #include "collectives/shm/channel_state.h"
 
 namespace rueda::shm {
@@ -146,7 +147,7 @@ bool Channel::State::decide_next() {
     missing = kNobody;
     watch->complete();
   }
-  if (op->times_ != nullptr) op->times_->met = stage_clock();
+  if (op->times_ != nullptr) op->times_->met = host::monotonic_ns();
   if (large) {
     p.alone = measured && finished == decided;
     if (p.alone) p.decided = std::chrono::steady_clock::now();

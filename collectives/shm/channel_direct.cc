@@ -12,6 +12,7 @@
 // on this protocol and others in buffers; both are worked on at the same time.
 #include <algorithm>
 
+#include "collectives/host/monotonic.h"
 #include "collectives/shm/channel_state.h"
 #include "collectives/shm/cma.h"
 
@@ -34,7 +35,8 @@ bool Channel::State::run_direct() {
     if (p.size != Size::kLarge || !p.exposed) continue;
     if (!all_reached(&ChannelControl::fetched, direct + 1)) break;
     // In place the others' shards have come only now.
-    if (op->times_ != nullptr && op->times_->wire.begin != 0) op->times_->wire.end = stage_clock();
+    if (op->times_ != nullptr && op->times_->wire.begin != 0)
+      op->times_->wire.end = host::monotonic_ns();
   }
   return moved;
 }

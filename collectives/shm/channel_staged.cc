@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "collectives/desc/copy_bytes.h"
+#include "collectives/host/monotonic.h"
 #include "collectives/shm/channel_state.h"
 
 namespace rueda::shm {
@@ -103,7 +104,8 @@ bool Channel::State::pack_next() {
       });
     }
   }
-  if (op.times_ != nullptr && op.times_->wire.begin == 0) op.times_->wire.begin = stage_clock();
+  if (op.times_ != nullptr && op.times_->wire.begin == 0)
+    op.times_->wire.begin = host::monotonic_ns();
   post(&host::ChannelControl::packed, ++packed);
   keep_own(op, packed - 1);
   return true;
@@ -208,7 +210,7 @@ bool Channel::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_staging(rank).count > 0 && !has_packed(rank)) return false;
       }
-      if (op.times_ != nullptr) op.times_->wire.end = stage_clock();
+      if (op.times_ != nullptr) op.times_->wire.end = host::monotonic_ns();
       const StageStamp stamp(op.times_, &StageTimes::unpacked);
       std::byte* out = op.tensors()[0].out;
       for (size_t rank = 0; rank < size; ++rank) {
@@ -228,7 +230,7 @@ bool Channel::State::unpack_next() {
       for (size_t rank = 0; rank < size; ++rank) {
         if (from_staging(rank).count > 0 && !has_packed(rank)) return false;
       }
-      if (op.times_ != nullptr) op.times_->wire.end = stage_clock();
+      if (op.times_ != nullptr) op.times_->wire.end = host::monotonic_ns();
       const StageStamp stamp(op.times_, &StageTimes::unpacked);
       for (size_t rank = 0; rank < size; ++rank) {
         const Range range = from_staging(rank);

@@ -7,10 +7,11 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "collectives/host/monotonic.h"
 
 namespace rueda::engine {
 
@@ -40,7 +41,7 @@ class BlockedClock {
         if (clock_ != nullptr) clock_->threads_.fetch_add(1, std::memory_order_relaxed);
         return;
       }
-      const int64_t now = clock_ns();
+      const int64_t now = host::monotonic_ns();
       if (now - clock_->until_.load(std::memory_order_relaxed) > kSlice)
         clock_->whole_since_.store(now, std::memory_order_relaxed);
       clock_->since_->store(now, std::memory_order_relaxed);
@@ -51,7 +52,7 @@ class BlockedClock {
       // Nobody may take this one's begin for that of the next one.
       if (clock_->threads_.load(std::memory_order_relaxed) == 1) {
         const int64_t since = clock_->since_->exchange(0, std::memory_order_relaxed);
-        const int64_t now = clock_ns();
+        const int64_t now = host::monotonic_ns();
         clock_->until_.store(now, std::memory_order_relaxed);
         if (since != 0) clock_->total_->fetch_add(now - since, std::memory_order_release);
       }
@@ -61,10 +62,6 @@ class BlockedClock {
     Blocked& operator=(const Blocked&) = delete;
 
    private:
-    static int64_t clock_ns() {
-      return std::chrono::steady_clock::now().time_since_epoch().count();
-    }
-
     BlockedClock* clock_;
   };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/desc/tags.h"
+#include "collectives/host/monotonic.h"
 #include "runtime/engine/executor_batches.h"
 #include "runtime/engine/process_set.h"
 
@@ -133,7 +134,7 @@ void Executor::record(const Batch& batch, std::span<Request* const> members) {
                          bytes,
                          batch.begun,
                          batch.times,
-                         stage_clock()};
+                         host::monotonic_ns()};
   // Straight from and to the tensors: over sockets.
   if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
   recorder_->batch_ended(run, members.size(), batch.range);
@@ -141,7 +142,7 @@ void Executor::record(const Batch& batch, std::span<Request* const> members) {
 }
 
 void Executor::end(Negotiated* batch, const Status& status) {
-  const int64_t now = stage_clock();
+  const int64_t now = host::monotonic_ns();
   if (batch->recorded) record(*batch, batch->members);
   if (status.ok())
     flight_->stats().batch_ended(batch->kind, batch->begun, batch->members.size(),

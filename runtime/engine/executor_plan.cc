@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/engine/executor_batches.h"
 #include "runtime/engine/process_set.h"
 
@@ -243,7 +244,7 @@ std::vector<plan::OpHandle> Executor::end_plan(uint64_t first) {
     const Planned& batch = at(number);
     flight_->finished(batch.flight, 0);
     flight_->stats().batch_dropped();
-    if (batch.recorded) recorder_->batch_dropped(stage_clock(), batch.range);
+    if (batch.recorded) recorder_->batch_dropped(host::monotonic_ns(), batch.range);
     handles.insert(handles.end(), batch.handles.begin(), batch.handles.end());
   }
   entered_ = met_ = ended_;

@@ -1,5 +1,6 @@
 // A call in an ordered group, from its start to its end.
 #include "runtime/engine/ordered_call.h"
+#include "collectives/host/monotonic.h"
 
 #include <algorithm>
 #include <charconv>
@@ -331,7 +332,8 @@ void OrderedGroup::end(CallPtr call, const Status& status) {
   count(*call, status.ok());
   call->running = false;
   if (call->recorded && status.ok()) record(*call);
-  if (call->recorded && !status.ok()) shared_.recorder->batch_dropped(stage_clock(), call->range);
+  if (call->recorded && !status.ok())
+    shared_.recorder->batch_dropped(host::monotonic_ns(), call->range);
   call->recorded = false;
   if (call->prepared != nullptr) {
     if (call->prepared->on_gpu) see_device_ends(call.get());
@@ -376,7 +378,7 @@ void OrderedGroup::record(const Call& call) {
                          bytes,
                          call.begun,
                          call.times,
-                         stage_clock()};
+                         host::monotonic_ns()};
   if (run.stages.met == 0 && bytes > 0) run.stages.wire = {run.begun, run.ended};
   shared_.recorder->batch_ended(run, call.members.size(), call.range);
   for (Request* member : call.members) shared_.recorder->member(member, run);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/observe/timeline/recorder.h"
 
 namespace rueda::engine {
@@ -15,7 +16,7 @@ class RoundMark {
   void round_begins() { ++round_; }
   void batch_begins() {
     if (recorder_->on() && std::exchange(marked_, round_) != round_)
-      recorder_->cycle(stage_clock());
+      recorder_->cycle(host::monotonic_ns());
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "collectives/host/heap.h"
+#include "collectives/host/monotonic.h"
 #include "collectives/host/process_memory.h"
 #include "collectives/host/threads.h"
 #include "runtime/observe/flight/stack_dump.h"
@@ -107,7 +108,7 @@ Runtime::Runtime(const Config& config, std::unique_ptr<membership::Joined> joine
                    {&joined_->membership, &joined_->fabric, &joined_->memory, &agents_, machine_,
                     &sets_, &recorder_, flight_.get(), &progress_->blocked, &counters_}) {
   stats_since_ = stats::read(flight_->stats_page());
-  stats_since_ns_ = stats::Stats::now();
+  stats_since_ns_ = host::monotonic_ns();
   stats::Page& page = flight_->stats().page();
   progress_->waiting.show(&page.waiting_since, &page.waiting_ns, flight_->mapping());
   progress_->attach(&coordinator_, &joined_->fabric, agents_.life.get());
@@ -234,7 +235,7 @@ counters::Values Runtime::counters() {
 Runtime::Stats Runtime::stats(bool reset) {
   const std::lock_guard lock(stats_mutex_);
   const stats::Numbers now = stats::read(flight_->stats_page());
-  const stats::Stats::Nanos at = stats::Stats::now();
+  const stats::Stats::Nanos at = host::monotonic_ns();
   const double passed = static_cast<double>(at - stats_since_ns_) * 1e-9;
   Stats out{stats::summarize(now, stats_since_, passed, membership().size, at),
             stats::late_ranks(now, stats_since_)};

@@ -71,7 +71,8 @@ def test_different_numbers_of_dimensions():
 def test_different_operations_under_one_name():
     # The kind is part of the name in Python, so this needs the layer below.
     from rueda import _ffi
-    from rueda._runtime import Operation, runtime
+    from rueda._operation import Operation
+    from rueda._runtime import runtime
 
     kind = _ffi.ALLGATHER if last() else _ffi.ALLREDUCE
     value = np.ones(4, np.float32)

@@ -131,7 +131,7 @@ def test_what_one_rank_cannot_do_all_are_told():
         save(folder, tensor, step=1 + rank)
     with raises(ValueError, "ranks have different states"):
         save(folder, {"tensor": torch.zeros(5 + rank)}, step=1)
-    with raises(ValueError if rank == 1 else RuntimeError, "step=-1: a whole number"):
+    with raises(ValueError if rank == 1 else RuntimeError, "step=-1: expected a whole number"):
         save(folder, tensor, step=1 if rank == 0 else -1)
     with raises(FileNotFoundError if rank == 1 else RuntimeError, "all ranks need one folder"):
         save(os.path.join(folder, str(rank)), tensor, step=1)

@@ -1,6 +1,6 @@
 // libstub_nccl.so: NCCL's interface on host memory, for tests on the fake CUDA driver: ranks are
 // threads or processes of one machine, which meet in shared memory, and the work is done in
-// streams.
+// streams. This: communicators and groups; stub_nccl_calls.cc, stub_nccl_windows.cc the rest.
 //
 // Like NCCL: communicators may be made without blocking, the first group of one ends with "in
 // progress", a rank whose peer does not come waits for ever, abort ends all waiting, and an error
@@ -27,43 +27,15 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/nccl/functions.h"
 #include "tests/support/host_work.h"
+#include "tests/support/stub_nccl_comm.h"
 #include "tests/support/stub_nccl_fault.h"
-#include "tests/support/stub_nccl_memory.h"
-#include "tests/support/stub_nccl_numbers.h"
 
 using rueda::nccl::Config;
-using rueda::nccl::Op;
-using rueda::nccl::ResultCode;
-using rueda::nccl::SymmetricHandle;
-using rueda::nccl::Type;
 using rueda::nccl::UniqueId;
 using rueda::stub::Fault;
-using rueda::stub::Range;
-using Stream = rueda::nccl::Stream;
 
 namespace {
-
-constexpr ResultCode kSystemError = 2;
-constexpr ResultCode kInvalidArgument = 4;
-constexpr ResultCode kInvalidUsage = 5;
-constexpr ResultCode kRemoteError = 6;
-constexpr size_t kMostRanks = 8;
-constexpr size_t kBox = 64 << 10;  // bytes that a rank shows at once
-
-// What the ranks of a communicator share.
-struct Meeting {
-  std::atomic<int> joined;
-  std::atomic<uint64_t> arrivals;
-  std::atomic<uint64_t> splitting;  // arrivals
-  int colors[kMostRanks];
-  int keys[kMostRanks];
-  std::atomic<uint64_t> windowing;  // arrivals
-  size_t window_bytes[kMostRanks];
-  std::atomic<int> busy;  // calls that some rank's stream has not done
-  std::byte boxes[kMostRanks][kBox];
-};
 
 // Meetings whose ranks never came all; their names go with the process that made them.
 struct Names {
@@ -76,73 +48,17 @@ struct Names {
 Names names;
 
 thread_local std::string last_error;
-std::atomic<int> next_op{5};
-rueda::stub::Memory& memory_known = *new rueda::stub::Memory;  // an abort may outlive the tests
-[[maybe_unused]] std::atomic<int64_t> registered{0};
-[[maybe_unused]] std::atomic<int64_t> windows_made{0};
 [[maybe_unused]] std::atomic<int64_t> begun{0};
 [[maybe_unused]] std::atomic<int64_t> splits{0};
 [[maybe_unused]] std::atomic<int64_t> splits_without_color{0};
 std::atomic<int64_t> torn{0};
 
-}  // namespace
-
-struct ncclComm {
-  int rank = 0;
-  int size = 1;
-  std::string name;
-  Meeting* meeting = nullptr;
-  std::atomic<ResultCode> state{0};
-  std::atomic<bool> aborted{false};
-  bool blocking = false;
-  bool launched = false;
-  uint64_t round = 0;  // of its stream alone
-  uint64_t splits = 0;
-  uint64_t windows = 0;
-  std::atomic<int> under_way{0};  // in streams
-  std::thread starter;
-  std::mutex mutex;
-  std::map<Op, double> factors;
-
-  ~ncclComm() {
-    if (starter.joinable()) starter.join();
-    if (meeting != nullptr) munmap(meeting, sizeof(Meeting));
-  }
-  // False: aborted.
-  bool wait(const std::function<bool()>& come) const {
-    for (int turns = 0; !come(); ++turns) {
-      if (aborted.load()) return false;
-      if (turns < 100)
-        std::this_thread::yield();
-      else
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    return true;
-  }
-  bool barrier() {
-    meeting->arrivals.fetch_add(1);
-    const uint64_t all = ++round * static_cast<uint64_t>(size);
-    return wait([&] { return meeting->arrivals.load() >= all; });
-  }
-  // Everybody shows `bytes`; look(rank, data, offset, count) sees each rank's, piece by piece.
-  bool exchange(const void* mine, size_t bytes,
-                const std::function<void(int, const std::byte*, size_t, size_t)>& look) {
-    for (size_t offset = 0; offset < bytes; offset += kBox) {
-      const size_t count = std::min(kBox, bytes - offset);
-      std::memcpy(meeting->boxes[rank], static_cast<const std::byte*>(mine) + offset, count);
-      if (!barrier()) return false;
-      for (int peer = 0; peer < size; ++peer) look(peer, meeting->boxes[peer], offset, count);
-      if (!barrier()) return false;
-    }
-    return true;
-  }
-};
-using Comm = std::shared_ptr<ncclComm>;
-
-namespace {
-
 std::mutex comms_mutex;
 auto& comms = *new std::map<ncclComm*, Comm>;  // an abort may outlive the tests
+
+}  // namespace
+
+rueda::stub::Memory& memory_known = *new rueda::stub::Memory;  // as may this
 
 Comm find(ncclComm* comm) {
   const std::lock_guard lock(comms_mutex);
@@ -155,17 +71,8 @@ ResultCode refuse(ResultCode code, const std::string& why) {
   return code;
 }
 
-// One call between group start and end.
-struct Call {
-  Comm comm;
-  Stream stream;
-  std::function<void(ncclComm*)> work;  // of a collective
-  const void* in = nullptr;             // send
-  void* out = nullptr;                  // recv
-  size_t bytes = 0;
-  int peer = -1;  // a send or a receive
-  std::vector<Range> touches;
-};
+namespace {
+
 thread_local std::vector<Call> calls;
 thread_local int depth = 0;
 
@@ -289,6 +196,8 @@ ResultCode end_group() {
   return rueda::nccl::kInProgress;
 }
 
+}  // namespace
+
 ResultCode add(const char* name, ncclComm* handle, Stream stream, Call call) {
   const Comm comm = find(handle);
   if (comm == nullptr)
@@ -316,21 +225,15 @@ ResultCode add(const char* name, ncclComm* handle, Stream stream, Call call) {
   return depth == 0 ? end_group() : 0;
 }
 
+namespace {
+
 [[maybe_unused]] void join(ncclComm* comm) {
   comm->meeting->joined.fetch_add(1);
   if (comm->wait([&] { return comm->meeting->joined.load() >= comm->size; }))
     shm_unlink(comm->name.c_str());
 }
 
-double factor_of(ncclComm* comm, Op op) {
-  const std::lock_guard lock(comm->mutex);
-  const auto it = comm->factors.find(op);
-  return it == comm->factors.end() ? 1.0 : it->second;
-}
-
 }  // namespace
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT ResultCode ncclGetVersion(int* version) {
   const char* const text = std::getenv("STUB_NCCL_VERSION");
@@ -518,196 +421,3 @@ EXPORT ResultCode ncclGroupStart() {
   return 0;
 }
 EXPORT ResultCode ncclGroupEnd() { return --depth == 0 ? end_group() : 0; }
-
-#ifndef STUB_NCCL_OLD
-EXPORT ResultCode ncclRedOpCreatePreMulSum(Op* op, void* factor, Type type, int residence,
-                                           ncclComm* comm) {
-  if (residence != rueda::nccl::kScalarOnHost) return kInvalidArgument;
-  *op = next_op++;
-  const std::lock_guard lock(comm->mutex);
-  comm->factors[*op] = rueda::stub::read(type, factor, 0);
-  return 0;
-}
-EXPORT ResultCode ncclRedOpDestroy(Op, ncclComm*) { return 0; }
-#endif
-
-#ifndef STUB_NCCL_OLD
-EXPORT ResultCode ncclMemAlloc(void** memory, size_t bytes) {
-  *memory = memory_known.allocate(bytes);
-  return *memory == nullptr ? kSystemError : 0;
-}
-EXPORT ResultCode ncclMemFree(void* memory) {
-  memory_known.free(memory);
-  return 0;
-}
-EXPORT ResultCode ncclCommRegister(ncclComm* handle, void* memory, size_t bytes,
-                                   void** registration) {
-  const Comm comm = find(handle);
-  if (comm == nullptr || memory == nullptr) return kInvalidArgument;
-  if (comm->state == rueda::nccl::kInProgress)
-    return refuse(kInvalidUsage, "ncclCommRegister while the communicator is in progress");
-  if (rueda::stub::fault("ncclCommRegister", comm->rank) == Fault::kError)
-    return refuse(kSystemError, "injected error of ncclCommRegister");
-  *registration = memory_known.add(handle, {memory, bytes}, false);
-  ++registered;
-  return 0;
-}
-EXPORT ResultCode ncclCommDeregister(ncclComm* handle, void* registration) {
-  const Comm comm = find(handle);
-  if (comm == nullptr) rueda::stub::misuse("ncclCommDeregister of an unknown communicator");
-  if (comm->state == rueda::nccl::kInProgress)
-    rueda::stub::misuse("ncclCommDeregister while the communicator is in progress");
-  memory_known.remove(handle, registration, false);
-  return 0;
-}
-// Since the process began.
-EXPORT int64_t stub_nccl_registered() { return registered; }
-// There now: registrations and windows of all communicators; blocks of ncclMemAlloc.
-EXPORT int64_t stub_nccl_registered_now() { return memory_known.registered_now(); }
-EXPORT int64_t stub_nccl_given_now() { return memory_known.given_now(); }
-#endif
-
-#if !defined(STUB_NCCL_OLD) && !defined(STUB_NCCL_WINDOWLESS)
-// STUB_NCCL_NO_WINDOWS=1: the GPUs cannot; as NCCL, all goes well and there is none.
-EXPORT ResultCode ncclCommWindowRegister(ncclComm* handle, void* memory, size_t bytes,
-                                         SymmetricHandle* window, int flags) {
-  const Comm comm = find(handle);
-  if (comm == nullptr || memory == nullptr || flags != rueda::nccl::kSymmetric)
-    return refuse(kInvalidArgument, "ncclCommWindowRegister");
-  if (comm->state == rueda::nccl::kInProgress)
-    return refuse(kInvalidUsage, "ncclCommWindowRegister while the communicator is in progress");
-  const auto fault = rueda::stub::fault("ncclCommWindowRegister", comm->rank);
-  if (fault == Fault::kError)
-    return refuse(kSystemError, "injected error of ncclCommWindowRegister");
-  *window = nullptr;
-  if (comm->starter.joinable()) comm->starter.join();
-  comm->state = rueda::nccl::kInProgress;
-  comm->starter = std::thread([c = comm.get(), memory, bytes, window, fault] {
-    if (fault == Fault::kHang) {
-      c->wait([] { return false; });
-      return;
-    }
-    if (fault == Fault::kAsync) {
-      c->state = kRemoteError;
-      return;
-    }
-    Meeting* const meeting = c->meeting;
-    const auto all_come = [&](uint64_t times) {
-      meeting->windowing.fetch_add(1);
-      const uint64_t all = times * static_cast<uint64_t>(c->size);
-      return c->wait([&] { return meeting->windowing.load() >= all; });
-    };
-    meeting->window_bytes[c->rank] = bytes;
-    const uint64_t number = ++c->windows;
-    if (!all_come(2 * number - 1)) return;
-    for (int rank = 0; rank < c->size; ++rank)
-      if (meeting->window_bytes[rank] != bytes) rueda::stub::misuse("windows of different sizes");
-    if (!all_come(2 * number)) return;
-    if (std::getenv("STUB_NCCL_NO_WINDOWS") == nullptr) {
-      *window = static_cast<SymmetricHandle>(memory_known.add(c, {memory, bytes}, true));
-      ++windows_made;
-    }
-    if (!c->aborted) c->state = 0;
-  });
-  return rueda::nccl::kInProgress;
-}
-EXPORT ResultCode ncclCommWindowDeregister(ncclComm* handle, SymmetricHandle window) {
-  const Comm comm = find(handle);
-  if (comm == nullptr) rueda::stub::misuse("ncclCommWindowDeregister of an unknown communicator");
-  if (comm->state == rueda::nccl::kInProgress)
-    rueda::stub::misuse("ncclCommWindowDeregister while the communicator is in progress");
-  memory_known.remove(handle, window, true);
-  return 0;
-}
-// Since the process began.
-EXPORT int64_t stub_nccl_windows() { return windows_made; }
-#endif
-
-EXPORT ResultCode ncclReduce(const void* in, void* out, size_t count, Type type, Op op, int root,
-                             ncclComm* comm, Stream stream) {
-  Call call;
-  const double factor = factor_of(comm, op);
-  const size_t whole = count * rueda::stub::bytes_of(type);
-  call.touches = {{in, whole}, {out, root < 0 || root == comm->rank ? whole : 0}};
-  call.work = [=](ncclComm* c) {
-    rueda::stub::Sum sum(type, op, factor, count);
-    const size_t unit = rueda::stub::bytes_of(type);
-    const bool wanted = root < 0 || root == c->rank;
-    if (c->exchange(in, count * unit,
-                    [&](int, const std::byte* data, size_t at, size_t n) {
-                      if (wanted) sum.add(data, at / unit, n / unit);
-                    }) &&
-        wanted) {
-      sum.store(out, 0, count, c->size);
-    }
-  };
-  return add(root < 0 ? "ncclAllReduce" : "ncclReduce", comm, stream, std::move(call));
-}
-EXPORT ResultCode ncclAllReduce(const void* in, void* out, size_t count, Type type, Op op,
-                                ncclComm* comm, Stream stream) {
-  return ncclReduce(in, out, count, type, op, -1, comm, stream);
-}
-EXPORT ResultCode ncclReduceScatter(const void* in, void* out, size_t count, Type type, Op op,
-                                    ncclComm* comm, Stream stream) {
-  Call call;
-  const double factor = factor_of(comm, op);
-  const size_t part = count * rueda::stub::bytes_of(type);
-  call.touches = {{in, part * static_cast<size_t>(comm->size)}, {out, part}};
-  call.work = [=](ncclComm* c) {
-    const size_t all = count * static_cast<size_t>(c->size);
-    rueda::stub::Sum sum(type, op, factor, all);
-    const size_t unit = rueda::stub::bytes_of(type);
-    if (c->exchange(in, all * unit, [&](int, const std::byte* data, size_t at, size_t n) {
-          sum.add(data, at / unit, n / unit);
-        })) {
-      sum.store(out, count * static_cast<size_t>(c->rank), count, c->size);
-    }
-  };
-  return add("ncclReduceScatter", comm, stream, std::move(call));
-}
-EXPORT ResultCode ncclBroadcast(const void* in, void* out, size_t count, Type type, int root,
-                                ncclComm* comm, Stream stream) {
-  Call call;
-  const size_t whole = count * rueda::stub::bytes_of(type);
-  call.touches = {{in, root == comm->rank ? whole : 0}, {out, whole}};
-  call.work = [=](ncclComm* c) {
-    const size_t bytes = count * rueda::stub::bytes_of(type);
-    std::vector<std::byte> none(c->rank == root ? 0 : bytes);
-    c->exchange(c->rank == root ? in : none.data(), bytes,
-                [&](int peer, const std::byte* data, size_t at, size_t n) {
-                  if (peer == root) std::memcpy(static_cast<std::byte*>(out) + at, data, n);
-                });
-  };
-  return add("ncclBroadcast", comm, stream, std::move(call));
-}
-EXPORT ResultCode ncclAllGather(const void* in, void* out, size_t count, Type type, ncclComm* comm,
-                                Stream stream) {
-  Call call;
-  const size_t part = count * rueda::stub::bytes_of(type);
-  call.touches = {{in, part}, {out, part * static_cast<size_t>(comm->size)}};
-  call.work = [=](ncclComm* c) {
-    const size_t bytes = count * rueda::stub::bytes_of(type);
-    c->exchange(in, bytes, [&](int peer, const std::byte* data, size_t at, size_t n) {
-      std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(peer) * bytes + at, data, n);
-    });
-  };
-  return add("ncclAllGather", comm, stream, std::move(call));
-}
-EXPORT ResultCode ncclSend(const void* in, size_t count, Type type, int peer, ncclComm* comm,
-                           Stream stream) {
-  Call call;
-  call.in = in;
-  call.bytes = count * rueda::stub::bytes_of(type);
-  call.touches = {{in, call.bytes}};
-  call.peer = peer;
-  return add("ncclSend", comm, stream, std::move(call));
-}
-EXPORT ResultCode ncclRecv(void* out, size_t count, Type type, int peer, ncclComm* comm,
-                           Stream stream) {
-  Call call;
-  call.out = out;
-  call.bytes = count * rueda::stub::bytes_of(type);
-  call.touches = {{out, call.bytes}};
-  call.peer = peer;
-  return add("ncclRecv", comm, stream, std::move(call));
-}

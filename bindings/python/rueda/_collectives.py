@@ -31,8 +31,9 @@ import ctypes
 import warnings
 
 from rueda import _ffi
+from rueda._operation import Operation
 from rueda._replay import replayed
-from rueda._runtime import Operation, runtime
+from rueda._runtime import runtime
 from rueda.common.exceptions import WrongCallError
 from rueda.common.process_sets import id_for_operation
 

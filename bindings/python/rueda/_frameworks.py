@@ -1,9 +1,9 @@
 """What the bindings of JAX, Keras and TensorFlow have in common: words, checks of arguments, gradients."""
 
-import operator
 import warnings
 
 from rueda import _ffi
+from rueda._numbers import whole_number
 from rueda.common.basics import Average
 
 WORDS = {
@@ -26,18 +26,7 @@ def check_name(name):
 
 def check_count(what, value):
     """ValueError for what is no whole number, or less than 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what}={value!r}: expected a whole number, 1 or more")
-
-
-def whole_number(what, value):
-    """The number as an int; ValueError for what is none, as 0.0 and False are, which would equal 0 as keys of caches."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{what}={value!r}: expected a whole number") from None
+    whole_number(what, value, 1)
 
 
 def check_predivide(factor, op):

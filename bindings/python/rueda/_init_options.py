@@ -3,6 +3,7 @@
 import ctypes
 
 from rueda import _ffi
+from rueda._numbers import whole_number
 
 _given = None  # arguments of init, from whoever started this process
 
@@ -27,8 +28,8 @@ def init_options(rank=None, size=None, job=None, rendezvous=None, key=None):
     if rank is None and size is None and job is None and rendezvous is None and key is None:
         return None if _given is None else init_options(**_given)
     options = _ffi.InitOptions(ctypes.sizeof(_ffi.InitOptions))
-    options.rank = -1 if rank is None else _number("rank", rank, 0)
-    options.size = -1 if size is None else _number("size", size, 1)
+    options.rank = -1 if rank is None else whole_number("init: rank", rank, 0, 31)
+    options.size = -1 if size is None else whole_number("init: size", size, 1, 31)
     options.job = _text("job", job)
     options.rendezvous = _text("rendezvous", rendezvous)
     if key is not None:
@@ -39,12 +40,6 @@ def init_options(rank=None, size=None, job=None, rendezvous=None, key=None):
         options.key_bytes = len(key)
         options.secret = secret  # lives as long
     return options
-
-
-def _number(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-        raise ValueError(f"init({name}={value!r}): expected a whole number, {least} or more")
-    return value
 
 
 def _text(name, value):

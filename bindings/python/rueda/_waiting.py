@@ -3,7 +3,8 @@
 import functools
 
 from rueda import _ffi, _ranges, _replay
-from rueda._runtime import Operation, runtime
+from rueda._operation import Operation
+from rueda._runtime import runtime
 from rueda.common.process_sets import global_process_set, id_for_operation
 
 

@@ -1,8 +1,9 @@
 #include "runtime/observe/stats/stats.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+
+#include "collectives/host/monotonic.h"
 
 namespace rueda::stats {
 
@@ -17,8 +18,6 @@ Stats::Stats(Page* page, std::string_view transport) : page_(*page) {
   page_.data_since.store(0, std::memory_order_relaxed);
   page_.step_begun_ns.store(0, std::memory_order_relaxed);
 }
-
-Stats::Nanos Stats::now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 Stats::Nanos Stats::waited(Nanos at) const {
   const Nanos since = page_.waiting_since.load(std::memory_order_relaxed);
@@ -39,7 +38,7 @@ void Stats::account(Nanos at) {
 
 void Stats::batch_ended(CollectiveKind kind, Nanos begun, size_t operations, int64_t bytes,
                         bool planned) {
-  const Nanos at = now();
+  const Nanos at = host::monotonic_ns();
   account(at);
   --under_way_;
   const size_t place = static_cast<size_t>(kind) % kKinds;
@@ -79,26 +78,26 @@ void Stats::count_step(Nanos at) {
 void Stats::round_begins() {
   if (page_.steps_are_told.load(std::memory_order_relaxed) != 0) return;
   const std::lock_guard lock(marks_);
-  if (page_.steps_are_told.load(std::memory_order_relaxed) == 0) count_step(now());
+  if (page_.steps_are_told.load(std::memory_order_relaxed) == 0) count_step(host::monotonic_ns());
 }
 
 void Stats::step_begins() {
   const std::lock_guard lock(marks_);
   page_.steps_are_told.store(1, std::memory_order_relaxed);
-  count_step(now());
+  count_step(host::monotonic_ns());
 }
 
 void Stats::data_wait_begins() {
   const std::lock_guard lock(marks_);
   if (page_.data_since.load(std::memory_order_relaxed) == 0)
-    page_.data_since.store(now(), std::memory_order_relaxed);
+    page_.data_since.store(host::monotonic_ns(), std::memory_order_relaxed);
 }
 
 void Stats::data_wait_ends() {
   const std::lock_guard lock(marks_);
   const Nanos since = page_.data_since.exchange(0, std::memory_order_relaxed);
   if (since == 0) return;
-  const Nanos waited = now() - since;
+  const Nanos waited = host::monotonic_ns() - since;
   add(&page_.data_ns, waited);
   if (shown_data_ != nullptr) add(shown_data_, waited);
 }

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "collectives/base/types.h"
+#include "collectives/host/monotonic.h"
 #include "runtime/observe/stats/stats_page.h"
 
 namespace rueda::stats {
@@ -25,17 +26,16 @@ class Stats {
 
   explicit Stats(Page* page, std::string_view transport);
   Page& page() { return page_; }
-  static Nanos now();
 
   // ---- with the progress lock
   Nanos batch_begun() {
-    const Nanos at = now();
+    const Nanos at = host::monotonic_ns();
     account(at);
     ++under_way_;
     return at;
   }
   void batch_dropped() {
-    account(now());
+    account(host::monotonic_ns());
     --under_way_;
   }
   void batch_ended(CollectiveKind kind, Nanos begun, size_t operations, int64_t bytes,

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "collectives/host/monotonic.h"
+
 namespace rueda::timeline {
 namespace {
 
@@ -32,7 +34,7 @@ Status PacketFile::append(std::string_view packets) {
     end_ += packets.size();
     return {};
   }
-  const Nanos now = stage_clock();
+  const Nanos now = host::monotonic_ns();
   if (waiting_.empty()) waits_since_ = now;
   waiting_ += packets;
   if (waiting_.size() < kMember && now - waits_since_ < kLongestWait) return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/host/monotonic.h"
 #include "runtime/engine/process_set.h"
 #include "runtime/observe/timeline/timeline_file.h"
 
@@ -34,7 +35,7 @@ int64_t bytes_of(const wire::Request& request) {
 
 Recorder::Recorder(Origin origin, bool summary, const std::string& nvtx_library)
     : origin_(std::move(origin)),
-      totals_(summary ? std::make_unique<Totals>(stage_clock()) : nullptr),
+      totals_(summary ? std::make_unique<Totals>(host::monotonic_ns()) : nullptr),
       nvtx_(nvtx_library) {
   update();
 }
@@ -57,7 +58,7 @@ Status Recorder::start(const std::string& path, bool all_ranks, bool mark_cycles
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<EventFile> opened, create_event_file(*file));
   if (owned_ring_ == nullptr) owned_ring_ = std::make_unique<EventRing>(kRing);
   Origin origin = origin_;
-  origin.start = stage_clock();
+  origin.start = host::monotonic_ns();
   origin.epoch_micros = std::chrono::duration_cast<std::chrono::microseconds>(
                             std::chrono::system_clock::now().time_since_epoch())
                             .count();
@@ -145,7 +146,7 @@ void Recorder::cycle(Nanos now) {
 }
 
 void Recorder::mark(const std::string& name, Mark mark) {
-  const Nanos now = stage_clock();
+  const Nanos now = host::monotonic_ns();
   if (totals_) {
     const auto stage = name == "backward"         ? Totals::kBackward
                        : name == "optimizer step" ? Totals::kStep
@@ -165,7 +166,7 @@ void Recorder::mark(const std::string& name, Mark mark) {
 
 std::optional<wire::RankSummary> Recorder::totals() const {
   if (!totals_) return std::nullopt;
-  return totals_->sum(stage_clock());
+  return totals_->sum(host::monotonic_ns());
 }
 
 }  // namespace rueda::timeline

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "collectives/base/log.h"
+#include "collectives/host/monotonic.h"
 
 namespace rueda::timeline {
 namespace {
@@ -23,7 +24,7 @@ Writer::Writer(EventRing* ring, std::unique_ptr<Layout> layout, std::unique_ptr<
   begun_ = failure_;
   failed_.store(!failure_.ok(), std::memory_order_relaxed);
   if (!failure_.ok()) return;
-  if (const auto end = file_->boundary()) last_seconds_.note(stage_clock(), *end);
+  if (const auto end = file_->boundary()) last_seconds_.note(host::monotonic_ns(), *end);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -48,13 +49,13 @@ void Writer::run() {
 }
 
 void Writer::write_some(bool last) {
-  const Nanos now = stage_clock();
+  const Nanos now = host::monotonic_ns();
   for (Event event; ring_->pop(&event);) {
     layout_->add(event, &text_);
     if (text_.size() >= kPiece) append();
   }
-  if (const uint64_t lost = ring_->take_lost()) layout_->lost(lost, stage_clock(), &text_);
-  if (last) layout_->close(stage_clock(), &text_);
+  if (const uint64_t lost = ring_->take_lost()) layout_->lost(lost, host::monotonic_ns(), &text_);
+  if (last) layout_->close(host::monotonic_ns(), &text_);
   append();
   if (last && failure_.ok()) note(file_->end());
   shorten(now, last);

@@ -6,7 +6,8 @@ from rueda import _ffi
 from rueda._collectives import reduce_op
 from rueda._collectives import reduce_op as handle_average_backwards_compatibility  # noqa: F401
 from rueda._compression import compressed_group
-from rueda._frameworks import check_name, replaced, whole_number
+from rueda._frameworks import check_name, replaced
+from rueda._numbers import whole_number
 from rueda._runtime import runtime
 from rueda._waiting import join  # noqa: F401
 from rueda.common import basics as _basics  # noqa: F401

@@ -15,6 +15,7 @@ import zlib
 
 import torch
 
+from rueda._numbers import whole_number
 from rueda.common import basics
 from rueda.torch import _async
 from rueda.torch._compress_reducer import Reducer, without_error
@@ -39,10 +40,8 @@ class PowerSGDCompressor(Reducer):
     shared = ("q",)
 
     def __init__(self, rank=1):
-        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-            raise ValueError(f"powersgd: rank must be a whole number above 0, got {rank!r}")
         super().__init__()
-        self.rank = rank
+        self.rank = whole_number("powersgd: rank", rank, 1)
 
     def settings(self):
         return {"rank": self.rank}

@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from rueda import _marks
+from rueda._numbers import whole_number
 from rueda._runtime import runtime
 from rueda.common import basics
 from rueda.elastic._points import points
@@ -468,9 +469,7 @@ class _Distributed:
         Raises `ReplicasDiffer` on all ranks, naming the first tensor and the rank that drifted.
         None ends it. All ranks must call it with the same number.
         """
-        if every is not None and (not isinstance(every, int) or every <= 0):
-            raise ValueError(f"check_replicas: every={every!r} must be a number of steps > 0")
-        self._check_every = every
+        self._check_every = None if every is None else whole_number("check_replicas: every", every, 1)
 
 
 def _refuse_touched(gradients):

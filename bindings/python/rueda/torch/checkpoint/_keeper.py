@@ -8,6 +8,7 @@
 import os
 import warnings
 
+from rueda._numbers import whole_number
 from rueda._objects import allgather_object
 from rueda.common.exceptions import HorovodInternalError
 from rueda.torch.checkpoint import _saving
@@ -29,9 +30,7 @@ class Keeper:
     """
 
     def __init__(self, folder, *, every=1, keep=2):
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every={every!r}: a whole number, 1 or more")
-        self._folder, self._every, self._keep = os.fspath(folder), every, keep
+        self._folder, self._every, self._keep = os.fspath(folder), whole_number("every", every, 1), keep
         self._ranks = None
         self._is_due = False  # a checkpoint, because the one before was still being written when it was its turn
         self._has_begun = False  # one at least

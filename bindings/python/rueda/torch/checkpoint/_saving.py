@@ -14,6 +14,7 @@ import atexit
 import os
 import sys
 
+from rueda._numbers import whole_number
 from rueda.torch.checkpoint import _folder
 from rueda.torch.checkpoint._copying import layout_of
 from rueda.torch.checkpoint._ranks import Ranks, agree
@@ -61,7 +62,7 @@ def save(folder, state, *, step, wait=False, keep=2, timeout=600.0):
     flat, layout = _agreed_state(ranks, folder, state, step, keep, what)
     (temporary, *_) = agree(ranks, what, lambda: _begin(folder, step) if ranks.rank == 0 else None)
     temporary = os.path.join(folder, temporary)
-    under_way = Writing(ranks, folder, temporary, step, flat, layout, float("inf") if keep is None else keep, timeout)
+    under_way = Writing(ranks, folder, temporary, int(step), flat, layout, float("inf") if keep is None else keep, timeout)
     try:
         agree(ranks, what, under_way.open)
     except BaseException:
@@ -110,15 +111,14 @@ def _agreed_state(ranks, folder, state, step, keep, what):
     def look():
         nonlocal flat, layout
         tell()
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 63:
-            raise ValueError(f"step={step!r:.40}: a whole number, 0 or more, below 2**63")
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ValueError(f"keep={keep!r}: a whole number, 1 or more, or None for all")
+        number = whole_number("step", step, 0, 63)
+        if keep is not None:
+            whole_number("keep", keep, 1)
         flat = Flat(state)
         if ranks.rank != 0:
             _folder.unlock(folder)  # of one that was the first rank before
         layout = layout_of(flat, ranks)
-        return [step, layout.digest, len(layout.forms)]
+        return [number, layout.digest, len(layout.forms)]
 
     said = agree(ranks, what, look)
     for rank, theirs in enumerate(said):

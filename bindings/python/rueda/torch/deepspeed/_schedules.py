@@ -7,6 +7,8 @@ which the constructor sets. They keep one number, the last step, as DeepSpeed's 
 
 import math
 
+from rueda._numbers import whole_number
+
 
 def _of_groups(groups, value, name):
     values = list(value) if isinstance(value, (list, tuple)) else [value] * len(groups)
@@ -60,8 +62,7 @@ def _warmup(step, steps, kind):
 
 
 def _checked(steps, kind):
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps <= 0:
-        raise ValueError(f"warmup_num_steps: {steps!r} is not a whole number, 1 or more")
+    steps = whole_number("warmup_num_steps", steps, 1)
     if kind not in ("log", "linear"):
         raise ValueError(f"warmup_type: {kind!r}; there are 'log' and 'linear'")
     return max(2, steps)
@@ -255,9 +256,8 @@ class LRRangeTest(Schedule):
     ):
         self.optimizer = optimizer
         self._least = _of_groups(self._groups, lr_range_test_min_lr, "lr_range_test_min_lr")
-        if not isinstance(lr_range_test_step_size, int) or lr_range_test_step_size <= 0:
-            raise ValueError(f"lr_range_test_step_size: {lr_range_test_step_size!r} is not a whole number, 1 or more")
-        self._steps, self._rate, self._in_stairs = lr_range_test_step_size, lr_range_test_step_rate, lr_range_test_staircase
+        self._steps = whole_number("lr_range_test_step_size", lr_range_test_step_size, 1)
+        self._rate, self._in_stairs = lr_range_test_step_rate, lr_range_test_staircase
         super().__init__(optimizer, last_batch_iteration)
 
     def get_lr(self):

@@ -17,6 +17,7 @@ import weakref
 import torch
 
 from rueda._ffi import AVERAGE
+from rueda._numbers import whole_number
 from rueda.common.process_sets import global_process_set
 from rueda.torch import _async
 from rueda.torch._compress_reducer import Reducer, reducer_for_optimizer
@@ -25,7 +26,7 @@ from rueda.torch._outside import outside_graphs
 from rueda.torch._policies import Compressed, Dense, Policy
 from rueda.torch._reduction import give_up
 from rueda.torch.compression import Compression
-from rueda.torch.relaxed._relaxed import Relaxed, require_count, wrap
+from rueda.torch.relaxed._relaxed import Relaxed, wrap
 
 
 def AsyncOptimizer(
@@ -63,7 +64,7 @@ def AsyncOptimizer(
     An instance of a new class with the name of, and derived from, the optimizer's class. Besides: ``finish()`` applies what
     is under way, and ``staleness_seen`` counts by how many steps gradients were late.
     """
-    require_count("staleness", staleness, 0)
+    staleness = whole_number("staleness", staleness, 0)
     compression = reducer_for_optimizer(compression, AVERAGE, [])
     if eager and isinstance(compression, Reducer):
         raise ValueError(f"eager=True is not for compression {compression.kind}, which goes on only while somebody waits")

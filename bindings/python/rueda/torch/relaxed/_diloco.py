@@ -9,6 +9,7 @@ Sources: Douillard et al., "DiLoCo: Distributed Low-Communication Training of La
 
 import torch
 
+from rueda._numbers import whole_number
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.torch._compress_reducer import reducer_for_optimizer
@@ -17,7 +18,7 @@ from rueda.torch.compression import Compression
 from rueda.torch.relaxed import _fragments
 from rueda.torch.relaxed._averaging import Averaging, Ended
 from rueda.torch.relaxed._periodic import Periodic
-from rueda.torch.relaxed._relaxed import require_count, wrap
+from rueda.torch.relaxed._relaxed import wrap
 
 
 def nesterov(parameters):
@@ -71,10 +72,10 @@ def DiLoCo(
     An instance of a new class with the name of, and derived from, the optimizer's class. Besides: ``finish()`` takes the
     outer steps that are left, ``local_steps`` is 0 where all ranks have equal parameters, ``outer`` is the outer optimizer.
     """
-    require_count("every", every, 1)
-    require_count("begin", begin, 0)
-    require_count("fragments", fragments, 1)
-    require_count("delay", delay, 0)
+    every = whole_number("every", every, 1)
+    begin = whole_number("begin", begin, 0)
+    fragments = whole_number("fragments", fragments, 1)
+    delay = whole_number("delay", delay, 0)
     if delay >= every:
         raise ValueError(f"delay={delay}: must be below every={every}, or a mean would not be there for the next")
     if fragments > every:

@@ -7,11 +7,12 @@ Local SGD" (2018), for the synchronous steps at the beginning and the two levels
 import torch
 
 from rueda._ffi import MIN
+from rueda._numbers import whole_number
 from rueda.common.process_sets import ProcessSet, global_process_set, require_registered
 from rueda.torch import _async
 from rueda.torch.relaxed._averaging import Averaging
 from rueda.torch.relaxed._periodic import Periodic
-from rueda.torch.relaxed._relaxed import require_count, wrap
+from rueda.torch.relaxed._relaxed import wrap
 
 
 def LocalSGD(
@@ -54,7 +55,7 @@ def LocalSGD(
     what is left, and ``local_steps`` is 0 where all ranks have equal parameters.
     """
     levels = _levels(every, process_set)
-    require_count("begin", begin, 0)
+    begin = whole_number("begin", begin, 0)
     return wrap(
         _LocalSGD,
         optimizer,
@@ -71,7 +72,7 @@ def _levels(every, process_set):
     if not levels:
         raise ValueError("every=[]: there must be a level")
     for count, members in levels:
-        require_count("every", count, 1)
+        whole_number("every", count, 1)
         if not isinstance(members, ProcessSet):
             raise ValueError(f"every: a level is (steps, process set), not {count, members!r}")
         require_registered(members)

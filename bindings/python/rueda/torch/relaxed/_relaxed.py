@@ -35,12 +35,6 @@ def wrap(kind, optimizer, named_parameters, process_set, passes, options, compre
     return result
 
 
-def require_count(what, value, least):
-    """ValueError unless it is an int that is not below ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{what}={value!r} must be a number of steps >= {least}")
-
-
 class Relaxed(_Distributed):
     """Before the wrapped optimizer's class."""
 
