@@ -13,7 +13,7 @@ namespace {
 // What a value must be, besides one of its field's type.
 enum class Check {
   kAny,
-  kPositive,
+  kPositive,  // to most, if that is not 0
   kNotNegative,
   kRange,       // least to most
   kPowerOfTwo,  // from least to most
@@ -79,7 +79,8 @@ template <typename T>
 Status check_number(const Allowed& allowed, const Found& found, T value) {
   const auto real = static_cast<double>(value);
   const bool in_range = real >= allowed.least && real <= allowed.most;
-  if (allowed.check == Check::kPositive && !(value > 0)) return refuse(found, allowed.expected);
+  if (allowed.check == Check::kPositive && (!(value > 0) || (allowed.most > 0 && !in_range)))
+    return refuse(found, allowed.expected);
   if (allowed.check == Check::kNotNegative && !(value >= 0)) return refuse(found, allowed.expected);
   if (!std::isfinite(real)) return refuse(found, "a finite number");
   if (allowed.check == Check::kRange && !in_range) return refuse(found, allowed.expected);

@@ -236,6 +236,8 @@ TEST_CASE("a wrong command line is refused with its reason", "[options]") {
       {{"-np", "2", "--fusion-threshold-mb", "-1", "true"}, "--fusion-threshold-mb"},
       {{"-np", "2", "--elastic-timeout", "-5", "true"},
        "--elastic-timeout: expected a number greater than 0"},
+      {{"-np", "2", "--elastic-timeout", "1e10", "true"},
+       "--elastic-timeout: expected a number greater than 0, at most 1000000000"},
       {{"-np", "2", "--start-timeout", "0", "true"},
        "--start-timeout: expected a number greater than 0"},
       {{"-np", "2", "--no-stall-check", "--stall-check", "true"}, "--stall-check"},

@@ -23,6 +23,7 @@ class Allowed(NamedTuple):
 
 ANY = Allowed("kAny")
 POSITIVE = Allowed("kPositive", "a number greater than 0")
+SECONDS = Allowed("kPositive", "a number greater than 0, at most 1000000000", most=1000000000)  # clocks hold nanoseconds
 NOT_NEGATIVE = Allowed("kNotNegative", "a number that is not negative")
 
 
@@ -110,7 +111,7 @@ SETTINGS = (
     Setting("RUEDA_PLAN_PATIENCE", "plan_patience_seconds", 1.0, _BATCHES,
         "how long a step plan may stand still before the ranks negotiate again and name who is "
         "late",
-        unit="seconds", allowed=POSITIVE),
+        unit="seconds", allowed=SECONDS),
     Setting("RUEDA_HOROVOD_STRICT", "horovod_strict", False, _FAILURES,
         "1: the errors that Horovod raises and rueda need not: for collectives but allreduce while "
         "a rank has joined, and for a name whose handle has not been synchronized yet",
@@ -120,17 +121,17 @@ SETTINGS = (
         agreed=True),
     Setting("RUEDA_START_TIMEOUT", "start_timeout_seconds", 120.0, _START,
         "seconds that init waits for the other ranks",
-        unit="seconds", allowed=POSITIVE, horovod="HOROVOD_START_TIMEOUT"),
+        unit="seconds", allowed=SECONDS, horovod="HOROVOD_START_TIMEOUT"),
     Setting("RUEDA_ELASTIC_TIMEOUT", "elastic_timeout_seconds", 600.0, _ELASTIC,
         "seconds that an elastic job with fewer than --min-np ranks waits for more, then it ends with "
         "exit code 124",
-        unit="seconds", allowed=POSITIVE, horovod="HOROVOD_ELASTIC_TIMEOUT"),
+        unit="seconds", allowed=SECONDS, horovod="HOROVOD_ELASTIC_TIMEOUT"),
     Setting("RUEDA_DISCOVERY_INTERVAL", "discovery_interval_seconds", 1.0, _ELASTIC,
         "seconds between two runs of --host-discovery-script",
-        unit="seconds", allowed=POSITIVE),
+        unit="seconds", allowed=SECONDS),
     Setting("RUEDA_SHUTDOWN_TIMEOUT", "shutdown_timeout_seconds", 5.0, _START,
         "seconds that shutdown waits for collectives that have begun",
-        unit="seconds", allowed=POSITIVE),
+        unit="seconds", allowed=SECONDS),
     Setting("RUEDA_DEAD_SECONDS", "dead_seconds", 5.0, _FAILURES,
         "how long a rank may be stopped (SIGSTOP) before it counts as dead and is killed (0.5 to "
         "600)",
