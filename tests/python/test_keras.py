@@ -178,6 +178,22 @@ def check_options_of_callbacks(hvd, keras, folder):
     fitted(model, hvd.callbacks.BroadcastGlobalVariablesCallback(0))
     assert model.built and same_everywhere(hvd, model)
 
+    # build() of a model without one of its own says that it is built, and leaves its layers to the first batch.
+    class Bare(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.last(inputs)
+
+    bare = Bare()
+    bare.build(x.shape)
+    bare.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
+    assert bare.built and not bare.last.built
+    fitted(bare, hvd.callbacks.BroadcastGlobalVariablesCallback(0))
+    assert same_everywhere(hvd, bare)
+
     # staircase=False changes the rate with each batch, of which Keras knows the number, or is told.
     def decay(epoch):
         return 0.25**epoch

@@ -3,7 +3,6 @@
 import warnings
 
 from rueda import _ffi
-from rueda._numbers import whole_number
 from rueda.common.basics import Average
 
 WORDS = {
@@ -22,11 +21,6 @@ def check_name(name):
     """ValueError for what names no operation; None is none."""
     if name is not None and (not isinstance(name, str) or not name):
         raise ValueError(f"name={name!r}: expected a text that is not empty, or None")
-
-
-def check_count(what, value):
-    """ValueError for what is no whole number, or less than 1."""
-    whole_number(what, value, 1)
 
 
 def check_predivide(factor, op):

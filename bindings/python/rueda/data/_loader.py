@@ -1,8 +1,8 @@
 """The loader: an epoch's order, dealt out, read ahead, and where in it training is."""
 
-import numbers
 import weakref
 
+from rueda._numbers import whole_number
 from rueda._objects import allgather_object
 from rueda._runtime import runtime
 from rueda._waiting import join
@@ -103,13 +103,13 @@ class DataLoader:
             raise ValueError(f'uneven={uneven!r}: expected "drop" or "join"')
         if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
             raise TypeError(f"{type(source).__name__} is no source: it needs len(source) and source[index]")
-        batch_size = _whole("batch_size", batch_size, 1)
-        prefetch, workers = _whole("prefetch", prefetch, 0), _whole("workers", workers, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
+        prefetch, workers = whole_number("prefetch", prefetch, 0), whole_number("workers", workers, 1)
         if prefetch == 0 and processes:
             raise ValueError("processes=True reads ahead: prefetch=1 or more")
         self._source, self._samples, self._batch_size = source, len(source), batch_size
         self._blocks, self._window = getattr(source, "blocks", None), getattr(source, "window", 1)
-        self._shuffle, self._seed, self._uneven = bool(shuffle), _whole("seed", seed), uneven
+        self._shuffle, self._seed, self._uneven = bool(shuffle), whole_number("seed", seed), uneven
         self._read, self._convert, self._settle = Reader(source, transform, collate), converter(to), settler(to)
         self._prefetch, self._workers, self._processes = prefetch, workers, processes
         self._empty = _memory.shared if shared else _memory.private
@@ -139,7 +139,7 @@ class DataLoader:
 
     def set_epoch(self, epoch):
         """Begins this epoch; the current one goes on with what is left of it. Loops do it at their end by themselves."""
-        epoch = _whole("epoch", epoch, 0)
+        epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self.close()
             self.epoch, self.consumed = epoch, 0
@@ -285,10 +285,3 @@ class _Loop:
 
     def close(self):
         self._finalizer()
-
-
-def _whole(name, value, least=None):
-    """The value as an int; ValueError for what is no whole number, or is too small."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
-        raise ValueError(f"{name}={value!r}: expected a whole number" + ("" if least is None else f", {least} or more"))
-    return int(value)

@@ -3,6 +3,7 @@
 import collections
 import threading
 
+from rueda._numbers import whole_number
 from rueda._numpy import np
 from rueda.common.process_sets import global_process_set
 from rueda.data._batches import stacked
@@ -38,9 +39,7 @@ class Parquet:
 
     def __init__(self, files, columns=None, window=4, process_set=global_process_set):
         self._arrow = library("pyarrow.parquet", "rueda.data.Parquet", "pyarrow")
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"window={window!r}: expected a number of row groups, 1 or more")
-        self.window = window
+        self.window = whole_number("window", window, 1)
         self._columns = None if columns is None else list(columns)
         self.paths = paths_of(files, ".parquet", process_set)
         footers = dealt(self.paths, self._footer, process_set)

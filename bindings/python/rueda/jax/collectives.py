@@ -8,7 +8,8 @@ import numpy as np
 
 from rueda import _array_collectives, _ffi
 from rueda._dtypes import CODES, check_reduction
-from rueda._frameworks import check_name, whole_number
+from rueda._frameworks import check_name
+from rueda._numbers import whole_number
 from rueda._runtime import member_name, runtime
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set, id_for_operation

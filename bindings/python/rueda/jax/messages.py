@@ -3,12 +3,11 @@
 Inside they stay in the order in which they stand, also among the collectives of their program.
 """
 
-import numbers
-
 import jax
 import jax.numpy as jnp
 
 from rueda import _ffi, _waiting
+from rueda._numbers import whole_number
 from rueda._runtime import runtime
 from rueda.common.process_sets import global_process_set, id_for_operation
 from rueda.jax._internals import core
@@ -21,11 +20,10 @@ from rueda.jax.collectives import check_dtype
 def _member(kind, peer, tag, count=1):
     place = runtime.require_running()
     word = "dst" if kind == _ffi.SEND else "src"
-    if not isinstance(peer, numbers.Integral) or not 0 <= peer < place.size or peer == place.rank:
+    peer, tag = whole_number(word, peer), whole_number("tag", tag, 0, 32)
+    if not 0 <= peer < place.size or peer == place.rank:
         raise ValueError(f"{word}={peer!r}: expected another rank, 0 to {place.size - 1}")
-    if not isinstance(tag, numbers.Integral) or not 0 <= tag < 2**32:
-        raise ValueError(f"tag={tag!r}: expected 0 to 2**32 - 1")
-    return Spec(kind, peer=int(peer), tag=int(tag), rank=place.rank, world=place.size), count
+    return Spec(kind, peer=peer, tag=tag, rank=place.rank, world=place.size), count
 
 
 def _sent(kind, x):

@@ -5,7 +5,8 @@ import functools
 import jax
 
 from rueda._compression import compressed_group
-from rueda._frameworks import check_count, replaced, whole_number
+from rueda._frameworks import replaced
+from rueda._numbers import whole_number
 from rueda.common import basics
 from rueda.common.process_sets import global_process_set
 from rueda.jax.collectives import allreduce
@@ -55,7 +56,7 @@ def DistributedOptimizer(
     """
     import optax
 
-    check_count("every_k", every_k)
+    every_k = whole_number("every_k", every_k, 1)
     _check_op(op)
     inner = optax.with_extra_args_support(optax_tx)
 

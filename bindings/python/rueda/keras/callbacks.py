@@ -48,8 +48,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         if self._epoch != _number_of_epoch():
             self._epoch, self.broadcast_done = _number_of_epoch(), False
-        if self.broadcast_done or not self.model.built:
-            return
+        if self.broadcast_done or not all(layer.built for layer in self.model._flatten_layers()):
+            return  # build() leaves a model's layers to its first batch, where the model has no build() of its own
         if not self.model.optimizer.built:  # on TensorFlow Keras does it in the first batch
             self.model.optimizer.build(self.model.trainable_variables)
         self._broadcast()

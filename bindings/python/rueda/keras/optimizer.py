@@ -12,7 +12,8 @@ import sys
 
 import keras
 
-from rueda._frameworks import check_count, check_groups, check_predivide, list_of, replaced
+from rueda._frameworks import check_groups, check_predivide, list_of, replaced
+from rueda._numbers import whole_number
 from rueda.common import basics
 from rueda.common.process_sets import (
     ProcessSet,
@@ -272,8 +273,7 @@ def PartialDistributedOptimizer(
     """
     if op not in (basics.Average, basics.Sum):
         raise ValueError("DistributedOptimizer: op is Average or Sum")
-    passes = backward_passes_per_step
-    check_count("backward_passes_per_step", passes)
+    passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
     check_predivide(gradient_predivide_factor, op)
     check_groups(groups, num_groups)
     local_layers = list_of(local_layers)

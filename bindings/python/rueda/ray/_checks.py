@@ -1,15 +1,12 @@
 """What executors are given: each check returns the value as it is used, or says in one sentence what was expected."""
 
+from rueda._numbers import whole_number
 from rueda.compat.launch_plan import pair_problem
 
 
 def whole(where, name, value, least=1):
     """A count; None stays None."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{where}({name}={value!r}): expected a whole number, {least} or more")
-    return value
+    return None if value is None else whole_number(f"{where}: {name}", value, least)
 
 
 def seconds(where, name, value):
@@ -42,17 +39,15 @@ def cooldown(where, value):
 
 
 def limits(where, names, least, start, most):
-    """Numbers of ranks of an elastic job. ``names``: what the caller calls them; None: as there is room for."""
-    least_name, start_name, most_name = names
-    whole(where, least_name, least)
-    whole(where, start_name, start)
-    whole(where, most_name, most)
-    given = [(n, v) for n, v in zip(names, (least, start, most)) if v is not None]
+    """Numbers of ranks of an elastic job, as ints. ``names``: what the caller calls them; None: as there is room for."""
+    counts = [whole(where, name, value) for name, value in zip(names, (least, start, most))]
+    given = [(n, v) for n, v in zip(names, counts) if v is not None]
     for (low, fewer), (high, more) in zip(given, given[1:]):
         if fewer > more:
             raise ValueError(
                 f"{where}({low}={fewer}, {high}={more}): expected {' <= '.join(name for name, _ in given)}"
             )
+    return counts
 
 
 def resources(where, use_gpu, cpus, gpus, each):

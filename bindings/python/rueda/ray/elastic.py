@@ -51,14 +51,14 @@ class ElasticSettings:
     def checked(self):
         """Itself, with ``nics`` as a frozenset and ``cooldown_range`` as a pair; ValueError for what is none of its values."""
         where = "create_settings"
-        _checks.limits(
+        self.min_num_proc, self.num_proc, self.max_num_proc = _checks.limits(
             where,
             ("min_num_proc", "num_proc", "max_num_proc"),
             self.min_num_proc,
             self.num_proc,
             self.max_num_proc,
         )
-        _checks.whole(where, "reset_limit", self.reset_limit)
+        self.reset_limit = _checks.whole(where, "reset_limit", self.reset_limit)
         self.cooldown_range = _checks.cooldown(where, self.cooldown_range)
         _checks.seconds(where, "elastic_timeout", self.elastic_timeout)
         _checks.seconds(where, "timeout_s", self.timeout_s)

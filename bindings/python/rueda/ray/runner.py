@@ -85,7 +85,7 @@ class RayExecutor:
             if num_hosts is not None:
                 raise ValueError("min_workers and max_workers go with num_workers, not with num_hosts")
             names = ("min_workers", "num_workers", "max_workers")
-            _checks.limits(name, names, min_workers, num_workers, max_workers)
+            min_workers, num_workers, max_workers = _checks.limits(name, names, min_workers, num_workers, max_workers)
             self._elastic = _elastic_executor(
                 settings,
                 (num_workers, 1 if min_workers is None else min_workers, max_workers),
@@ -101,12 +101,9 @@ class RayExecutor:
             )
         if num_workers is None and num_hosts is None:
             raise ValueError("give num_workers, or num_hosts and num_workers_per_host")
-        for what, count in (
-            ("num_workers", num_workers),
-            ("num_hosts", num_hosts),
-            ("num_workers_per_host", num_workers_per_host),
-        ):
-            _checks.whole(name, what, count)
+        num_workers = _checks.whole(name, "num_workers", num_workers)
+        num_hosts = _checks.whole(name, "num_hosts", num_hosts)
+        num_workers_per_host = _checks.whole(name, "num_workers_per_host", num_workers_per_host)
         self._settings = settings
         per_bundle = num_workers_per_host if num_hosts else 1
         bundle = {name: amount * per_bundle for name, amount in self._resources.items()}

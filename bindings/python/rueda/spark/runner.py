@@ -8,6 +8,7 @@ import time
 
 from pyspark import InheritableThread, SparkContext, cloudpickle
 from rueda import _outcomes
+from rueda._numbers import whole_number
 from rueda._outcomes import Outcome
 from rueda.compat import horovod
 from rueda.spark import _task
@@ -53,8 +54,7 @@ def run(fn, args=(), kwargs=None, num_proc=None, start_timeout=None, env=None, v
         )
     if num_proc is None:
         num_proc = context.defaultParallelism
-    if isinstance(num_proc, bool) or not isinstance(num_proc, int) or num_proc < 1:
-        raise ValueError(f"run(num_proc={num_proc!r}): expected a whole number, 1 or more")
+    num_proc = whole_number("run: num_proc", num_proc, 1)
     if start_timeout is None:
         start_timeout = float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or 600)
     variables = {name: str(value) for name, value in (env or {}).items()}
