@@ -76,9 +76,8 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
   Link::Place place;
   place.runtime = runtime_;
   place.process_set = process_set;
-  // Never 0, which would mean the dtype.
-  const uint64_t hash = meeting.hash;
-  place.agreed = static_cast<uint16_t>((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) | 1);
+  // Never 0, which would mean the dtype, and without the bit that says a GPU tensor.
+  place.agreed = static_cast<uint16_t>(meeting.hash % (transport::kGpuMeta - 1) + 1);
   uint32_t serial = 0;
   if (runtime_ != nullptr) {
     RUEDA_ASSIGN_OR_RETURN(const auto set, set_of(*runtime_, process_set));
@@ -111,6 +110,7 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
       call->outcome_ = internal_error(std::string("attention: ") + e.what());
     }
     if (several && !call->outcome_.ok() && !link->is_known()) runtime_->fail(call->outcome_);
+    if (several && call->outcome_.code() == Code::kFailedPrecondition) link->tell_mismatch();
     call->workspace_ = link->taken_at_most();
     if (link->idle()) return;
     const std::lock_guard lock(mutex_);

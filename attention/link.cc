@@ -73,6 +73,18 @@ Result<Link::Message> Link::recv(Rank peer, std::byte* data, int64_t bytes, bool
   return move(false, peer, nullptr, data, bytes, answer);
 }
 
+void Link::tell_mismatch() {
+  on_device(-1, nullptr);  // of the host, as are the words about messages of GPUs
+  const auto ranks = static_cast<Rank>(place_.members.size());
+  std::byte* byte = take(4 * ranks);
+  for (Rank peer = 0; peer < ranks; ++peer) {
+    if (place_.members[static_cast<size_t>(peer)] == place_.runtime->membership().rank) continue;
+    for (const bool answer : {false, true}) {
+      if (!send(peer, byte++, 1, answer).ok() || !recv(peer, byte++, 1, answer).ok()) return;
+    }
+  }
+}
+
 Status Link::check_aborted() const {
   if (!aborted_->load(std::memory_order_relaxed)) return {};
   return {Code::kCancelled, "the call was aborted on this rank"};

@@ -1,8 +1,9 @@
 // Link: the messages of one call of attention to the other ranks, and the memory they use.
 //
 // All ranks of a process set make their calls in the same order; the n-th calls meet. Messages of
-// ranks whose plans differ fail on both sides (kFailedPrecondition). Whatever else ends a call on
-// one rank alone is told by who runs it (is_known()).
+// ranks whose plans differ fail on both sides (kFailedPrecondition); who runs the call tells that to
+// the ranks that have none of these (tell_mismatch()), and whatever else ends it on one rank alone
+// (is_known()).
 // Ownership: memory that is taken here lives until no message uses it any more, also when the call
 //            fails early.
 // Threads:   one at a time; abort() from any.
@@ -49,6 +50,9 @@ class Link {
   // it is this rank's alone, and they would wait.
   bool is_known() const { return known_ || aborted_->load(std::memory_order_relaxed); }
   void set_known() { known_ = true; }
+  // A peer's call is another: messages of one byte, a size that no other has, tell all ranks, also
+  // those that would not have exchanged any with the two. Waits for none of them.
+  void tell_mismatch();
   // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
   Status named(const Status& status, const std::string& where, const char* doing, Rank peer) const;
 

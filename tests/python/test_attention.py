@@ -427,6 +427,25 @@ def test_ranks_that_disagree_are_told_so_and_go_on():
     assert torch.allclose(call(), torch.ones(1, 20, 4, 8))
 
 
+@ranks(3, 4)
+def test_ranks_that_wait_for_one_that_would_send_nothing_are_told():
+    """With contiguous causal tokens the last rank sends nothing, though the others wait for it; one row of decoding is merged by one rank."""
+    tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+    cache = [torch.ones(1, 9, 1, 8) for _ in range(3)]
+    last = hvd.rank() == hvd.size() - 1
+
+    def calls(differs):
+        options = {"length": 20 * hvd.size(), "causal": differs, "async_op": True}
+        yield "attention forward", ra.ring_attention(*tensors, **options)
+        yield "decode attention", ra.decode_attention(cache[0][:, :1], *cache[1:], [9], causal=differs, async_op=True)
+
+    for where, request in calls(last):
+        with raises(hvd.HorovodInternalError, where, "sizes or types differ: this rank", " bytes (type", "same arguments"):
+            request.wait(60)
+    for _, request in calls(False):
+        assert torch.allclose(request.wait(), torch.ones(8))
+
+
 @ranks(3)
 def test_errors_in_a_process_set_name_ranks_of_the_job():
     process_set = hvd.add_process_set([1, 2])
