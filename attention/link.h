@@ -1,9 +1,9 @@
 // Link: the messages of one call of attention to the other ranks, and the memory they use.
 //
 // All ranks of a process set make their calls in the same order; the n-th calls meet. Messages of
-// ranks whose plans differ fail on both sides (kFailedPrecondition); who runs the call tells that to
-// the ranks that have none of these (tell_mismatch()), and whatever else ends it on one rank alone
-// (is_known()).
+// ranks whose plans differ fail on both sides (kFailedPrecondition); who runs the call tells that
+// to the ranks that have none of these (tell_mismatch()), and whatever else ends it on one rank
+// alone (is_known()).
 // Ownership: memory that is taken here lives until no message uses it any more, also when the call
 //            fails early.
 // Threads:   one at a time; abort() from any.
