@@ -217,6 +217,7 @@ def test_wrong_arguments_are_errors_on_all_ranks():
         ({"window_size": (3, 2)}, "right is -1 or 0"),
         ({"sinks": [1.0]}, "there are 1 sinks"),
         ({"block_table": [0]}, "block_table is "),
+        ({"block_table": [[0.5], [1.0]]}, "block_table: float64, expected whole numbers"),
         ({"process_set": 3}, "expected a ProcessSet"),
     ):
         with raises(ValueError, text):

@@ -118,7 +118,7 @@ def test_a_small_terminal_says_who_is_slow_and_why(tmp_path):
         top.wait_for("last operations, the newest first")
         top.wait_for("allreduce 'gradient' float32")
         top.resize(100, 80)  # for all that is told
-        top.wait_for("(?m)^" + re.escape(f'  File "{tmp_path}/rank.py", line'[:80]))  # in its stack
+        top.wait_for("(?m)^" + re.escape(f'  File "{tmp_path}/rank.py", line'[:80].rstrip()))  # in its stack
         top.resize(24, 80)
         top.press(b"\x1b")
         top.wait_for("q quit  s sort")

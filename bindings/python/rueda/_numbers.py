@@ -2,6 +2,8 @@
 
 import operator
 
+from rueda._numpy import np
+
 
 def whole_number(what, value, least=None, bits=None):
     """The number as an int; ValueError for what is none, below ``least``, or not below 2 to the power of ``bits``.
@@ -16,3 +18,14 @@ def whole_number(what, value, least=None, bits=None):
         bounds = ("" if least is None else f", {least} or more") + ("" if bits is None else f", below 2**{bits}")
         raise ValueError(f"{what}={value!r:.40}: expected a whole number{bounds}")
     return number
+
+
+def whole_numbers(what, values, dtype):
+    """The numbers as an array of this integer dtype, contiguous; ValueError for others, and for what the dtype does not hold."""
+    given = np.asarray(values)
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(f"{what}: {given.dtype}, expected whole numbers")
+    array = np.ascontiguousarray(given, dtype)
+    if (array != given).any():
+        raise ValueError(f"{what}: {given[array != given][0]} is no {array.dtype}")
+    return array

@@ -6,6 +6,7 @@ import ctypes
 import numpy as np
 
 from rueda import _ffi
+from rueda._numbers import whole_numbers
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._attend import AttentionRequest, framework, require_alike
@@ -76,7 +77,7 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
     sequences, tokens, heads, head_dim = q.shape
     if hasattr(lengths, "device") and getattr(lengths.device, "type", "cpu") != "cpu":
         raise ValueError(f"lengths are on {lengths.device}: give numbers of the host, which must know what travels")
-    lengths = np.ascontiguousarray(lengths, np.int64).reshape(-1)
+    lengths = whole_numbers("lengths", lengths, np.int64).reshape(-1)
     block_table, tensors.table = tensors.table_of(block_table)
     table = tensors.table if block_table is None else block_table
     if table is not None and (table.ndim != 2 or len(table) != len(lengths) or table.shape[1] == 0):
@@ -194,7 +195,7 @@ class _Tensors:
             from rueda.attention.device import table_of
 
             return table_of(block_table, self._q)
-        return None if block_table is None else np.ascontiguousarray(block_table, np.int32), None
+        return None if block_table is None else whole_numbers("block_table", block_table, np.int32), None
 
     def sinks_of(self, sinks):
         """(array of the host or None, tensor of the GPU or None)"""

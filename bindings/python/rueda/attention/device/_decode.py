@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rueda import _ffi
+from rueda._numbers import whole_numbers
 from rueda.attention.device import _cache_kernels, _partial
 from rueda.attention.device._cache import Cache, Spans, on_device
 from rueda.attention.device._run import run_decode
@@ -168,5 +169,5 @@ def table_of(block_table, like):
         if block_table.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"block_table is {block_table.dtype}, expected int32")
         return None, block_table.to(torch.int32).contiguous()
-    array = np.ascontiguousarray(block_table, np.int32)
+    array = whole_numbers("block_table", block_table, np.int32)
     return array, on_device(array, like.device)
