@@ -286,8 +286,11 @@ class ElasticRayExecutor:
 
     def _hosts(self):
         """{name of a host: slots}, as the discovery says. What is no node of Ray's is left out, and told once."""
+        found = self._discovery.find_available_hosts_and_slots()
+        if self._discovery is self._ray:
+            return found
         names, hosts = self._ray.nodes().keys(), {}
-        for host, slots in self._discovery.find_available_hosts_and_slots().items():
+        for host, slots in found.items():
             meant = named_by(host, names)
             if len(meant) == 1:
                 hosts[meant[0]] = slots
