@@ -26,9 +26,9 @@ class BlockedClock {
     keeps_ = std::move(keeps);
   }
   // Nanoseconds of the monotonic clock; 0: nobody is. A wait in slices, between which a thread
-  // looks for signals, is one.
+  // looks for signals or does the coordinator's work, is one.
   int64_t since() const {
-    return threads_.load(std::memory_order_relaxed) > 0
+    return threads_.load(std::memory_order_relaxed) > 0 || between_slices()
                ? whole_since_.load(std::memory_order_relaxed)
                : 0;
   }
@@ -42,7 +42,7 @@ class BlockedClock {
         return;
       }
       const int64_t now = host::monotonic_ns();
-      if (now - clock_->until_.load(std::memory_order_relaxed) > kSlice)
+      if (now - clock_->slice_until_.load(std::memory_order_relaxed) > kBetweenSlices)
         clock_->whole_since_.store(now, std::memory_order_relaxed);
       clock_->since_->store(now, std::memory_order_relaxed);
       clock_->threads_.fetch_add(1, std::memory_order_relaxed);
@@ -53,7 +53,7 @@ class BlockedClock {
       if (clock_->threads_.load(std::memory_order_relaxed) == 1) {
         const int64_t since = clock_->since_->exchange(0, std::memory_order_relaxed);
         const int64_t now = host::monotonic_ns();
-        clock_->until_.store(now, std::memory_order_relaxed);
+        clock_->slice_until_.store(slice_ ? now : 0, std::memory_order_relaxed);
         if (since != 0) clock_->total_->fetch_add(now - since, std::memory_order_release);
       }
       clock_->threads_.fetch_sub(1, std::memory_order_release);
@@ -61,16 +61,28 @@ class BlockedClock {
     Blocked(const Blocked&) = delete;
     Blocked& operator=(const Blocked&) = delete;
 
+    // What it waits for has not ended: its thread may wait again at once.
+    void slice_ends() { slice_ = true; }
+
    private:
     BlockedClock* clock_;
+    bool slice_ = false;
   };
 
  private:
-  std::atomic<int> threads_{0};
-  static constexpr int64_t kSlice = 200'000;  // between two slices of a wait
+  // Of a wait. Longer than a thread helps before it sleeps, on a busy machine too.
+  static constexpr int64_t kBetweenSlices = 5'000'000;
 
+  // The clock is read only after a slice.
+  bool between_slices() const {
+    const int64_t until = slice_until_.load(std::memory_order_relaxed);
+    return until != 0 && host::monotonic_ns() - until <= kBetweenSlices;
+  }
+
+  std::atomic<int> threads_{0};
   std::atomic<int64_t> own_since_{0}, own_total_{0};
-  std::atomic<int64_t> whole_since_{0}, until_{0};
+  std::atomic<int64_t> whole_since_{0};
+  std::atomic<int64_t> slice_until_{0};  // 0: the last wait ended with what it waited for
   std::atomic<int64_t>* since_ = &own_since_;
   std::atomic<int64_t>* total_ = &own_total_;
   std::shared_ptr<void> keeps_;

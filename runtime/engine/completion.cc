@@ -54,12 +54,13 @@ const Status& Completion::sleep() {
 Status Completion::sleep_until(const Helper::Deadline& deadline, std::chrono::nanoseconds timeout) {
   if (done()) return status_;
   set_awaited();
-  const BlockedClock::Blocked sleeping(helper_ ? &helper_->blocked : nullptr);
+  BlockedClock::Blocked sleeping(helper_ ? &helper_->blocked : nullptr);
   while (!done()) {
     uint32_t expected = kPending;
     state_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel);
     const int error = futex_wait(&state_, kAwaited, deadline);
     if (error == 0 || done()) continue;
+    if (error == EINTR || error == ETIMEDOUT) sleeping.slice_ends();
     if (error == EINTR) return {Code::kAborted, title_ + ": the wait was interrupted by a signal"};
     if (error == ETIMEDOUT) {
       return deadline_exceeded(title_ + " has not ended after " +

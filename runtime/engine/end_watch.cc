@@ -70,11 +70,12 @@ Result<std::optional<size_t>> Completion::wait_any(std::span<Completion* const> 
   }
   Helper* const helper = pending->helper_.get();
   const BlockedClock::Blocked waiting(helper ? &helper->waiting : nullptr);
-  const BlockedClock::Blocked sleeping(helper ? &helper->blocked : nullptr);
+  BlockedClock::Blocked sleeping(helper ? &helper->blocked : nullptr);
   while (true) {
     const uint32_t rung = watch.rung();
     if (const auto place = look(); place || pending == nullptr) return place;
     const int error = watch.sleep(rung, deadline);
+    if (error == EINTR || error == ETIMEDOUT) sleeping.slice_ends();
     const std::string others = all.size() > 1 ? " and the others" : "";
     if (error == EINTR) {
       return Status(Code::kAborted,
