@@ -251,16 +251,27 @@ def joins(ruedarun, count, megabytes=300):
     return longest, usual, syncs
 
 
-def steady(ruedarun, elastic, steps, megabytes=25, ranks=2):
-    """(seconds of a usual step, control messages in all of them) of the slowest rank."""
-    with folder() as place:
-        flags = ["--min-np", 1] if elastic else []
-        command = [ruedarun, "-np", ranks, *flags, sys.executable, HERE / "rank.py", place, megabytes, "steps", steps]
-        with started([*command, "trained", megabytes], place) as job:
+def steady(ruedarun, blocks, ranks=2):
+    """A plain and an elastic job, block by block in turns: ([seconds of a usual step of a block] of each, control messages of the elastic)."""
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(folder())
+        watched = {}
+        for kind, flags in (("plain", []), ("elastic", ["--min-np", 1])):
+            os.mkfifo(place / kind)
+            (place / f"output of {kind}").mkdir()
+            command = [ruedarun, "-np", ranks, *flags, sys.executable, HERE / "steady_rank.py", place, blocks, kind]
+            watched[kind] = stack.enter_context(started(command, place / f"output of {kind}"))
+        first = os.open(place / "plain", os.O_RDWR)
+        stack.callback(os.close, first)
+        os.write(first, b"t")
+        took, messages = {}, {}
+        for kind, job in watched.items():
             if job.process.wait(PATIENCE) != 0:
                 raise RuntimeError(job.output()[-2000:])
-            said = [lines[0] for lines in job.lines("steady").values()]
-        return max(float(seconds) for seconds, _ in said), max(int(messages) for _, messages in said)
+            said = [(place / f"{kind}.{rank}").read_text().split() for rank in range(ranks)]
+            messages[kind] = max(int(words[0]) for words in said)
+            took[kind] = [max(map(float, block)) for block in zip(*(words[1:] for words in said))]
+        return took["plain"], took["elastic"], messages["elastic"]
 
 
 def restarts(count, ranks=4, megabytes=100):

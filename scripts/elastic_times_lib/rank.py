@@ -1,14 +1,12 @@
 """A rank of elastic_times: trains a little of a large state, and says when, into FOLDER/log.<member>.
 
-    rank.py FOLDER MEGABYTES [steps N] [pause SECONDS] [trained MEGABYTES]
+    rank.py FOLDER MEGABYTES [pause SECONDS] [trained MEGABYTES]
 
 ``did STEP SIZE SECONDS RANK EPOCH`` when its commit of this step has returned, by CLOCK_MONOTONIC; ``sync SECONDS TOOK`` when it has the
-state, without the save of it; ``steady SECONDS MESSAGES`` in the end, where N is given: the median of its steps and what control messages they
-took. Else it trains until FOLDER/enough is there. It is also run in jobs that are not elastic.
+state, without the save of it. It trains until FOLDER/enough is there.
 """
 
 import os
-import statistics
 import sys
 import time
 
@@ -18,8 +16,7 @@ from rueda._runtime import runtime
 
 FOLDER, MEGABYTES = sys.argv[1], int(sys.argv[2])
 OPTIONS = dict(zip(sys.argv[3::2], map(float, sys.argv[4::2])))
-STEPS, PAUSE, TRAINED = int(OPTIONS.get("steps", 0)), OPTIONS.get("pause", 0.0), OPTIONS.get("trained", 1.0)
-WARM = 40  # steps before the steady ones
+PAUSE, TRAINED = OPTIONS.get("pause", 0.0), OPTIONS.get("trained", 1.0)
 
 log = os.open(os.path.join(FOLDER, f"log.{os.environ['RUEDA_MEMBER']}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -66,21 +63,14 @@ def main():
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("trained", model.trained)])
     state = hvd.elastic.TorchState(model, optimizer, step=0, last=-1)
     tell_syncs(state)
-    times, messages = [], []
 
     @hvd.elastic.run
     def train(state):
         while state.step != state.last:
-            began = time.monotonic()
             optimizer.zero_grad()
             model(1.0).backward()
             optimizer.step()
             state.step += 1
-            if STEPS:
-                times.append(time.monotonic() - began)
-                messages.append(runtime.counter("control_messages"))
-                state.last = WARM + STEPS
-                continue
             if state.last < 0:
                 enough = torch.tensor([int(os.path.exists(os.path.join(FOLDER, "enough")))])
                 if hvd.allreduce(enough, op=hvd.Max, name="enough").item():
@@ -90,8 +80,6 @@ def main():
             time.sleep(PAUSE)
 
     train(state)
-    if STEPS:
-        say("steady", statistics.median(times[WARM:]), messages[-2] - messages[WARM])  # in the last step another may have left
     hvd.shutdown()
 
 
