@@ -15,7 +15,6 @@ struct Round {
   Link* link;
   const DecodeSpec& s;
   const char* what;
-  bool answer;
   std::vector<Link::Message> receives, sends;
   std::vector<Rank> from, to;
 
@@ -24,7 +23,7 @@ struct Round {
     for (Rank peer = 0; peer < s.ranks; ++peer) {
       if (peer == s.rank) continue;
       const auto [data, bytes] = of(peer);
-      auto message = link->recv(peer, data, bytes, answer);
+      auto message = link->recv(peer, data, bytes);
       if (!message.ok()) return link->named(message.status(), what, "receiving from", peer);
       receives.push_back(std::move(message).value());
       from.push_back(peer);
@@ -36,7 +35,7 @@ struct Round {
     for (Rank i = 1; i < s.ranks; ++i) {
       const Rank peer = (s.rank + i) % s.ranks;
       const auto [data, bytes] = of(peer);
-      auto message = link->send(peer, data, bytes, answer);
+      auto message = link->send(peer, data, bytes);
       if (!message.ok()) return link->named(message.status(), what, "sending to", peer);
       sends.push_back(std::move(message).value());
       to.push_back(peer);
@@ -63,7 +62,7 @@ Status decode(const DecodeSpec& s, Link* link, DecodeWork* work) {
     const auto of = [&](Rank rank) -> Bytes {
       return {all + shares.begin(rank) * row, shares.count(rank) * row};
     };
-    Round round{link, s, "decode attention, exchange of queries", false, {}, {}, {}, {}};
+    Round round{link, s, "decode attention, exchange of queries", {}, {}, {}, {}};
     RUEDA_RETURN_IF_ERROR(round.receive(of));
     RUEDA_RETURN_IF_ERROR(work->perform(DecodeStep::kPlaceQueries));
     RUEDA_RETURN_IF_ERROR(round.send([&](Rank) { return of(s.rank); }));
@@ -71,7 +70,7 @@ Status decode(const DecodeSpec& s, Link* link, DecodeWork* work) {
   }
 
   // Receives are there before anybody sends.
-  Round parts{link, s, "decode attention, exchange of partial results", true, {}, {}, {}, {}};
+  Round parts{link, s, "decode attention, exchange of partial results", {}, {}, {}, {}};
   if (s.ranks > 1) {
     const int64_t bytes = shares.partial_bytes(s.rank);
     RUEDA_ASSIGN_OR_RETURN(std::byte* const came,
@@ -96,27 +95,12 @@ Status decode(const DecodeSpec& s, Link* link, DecodeWork* work) {
     const auto of = [&](Rank rank) -> Bytes {
       return {results + shares.result_at(rank), shares.result_bytes(rank)};
     };
-    Round round{link, s, "decode attention, exchange of results", true, {}, {}, {}, {}};
+    Round round{link, s, "decode attention, exchange of results", {}, {}, {}, {}};
     RUEDA_RETURN_IF_ERROR(round.receive(of));
     RUEDA_RETURN_IF_ERROR(round.send([&](Rank) { return of(s.rank); }));
     RUEDA_RETURN_IF_ERROR(round.wait());
   }
   return work->perform(DecodeStep::kPut);
-}
-
-void tell_wrong(const DecodeSpec& s, Link* link, DecodeWork* work) {
-  if (s.ranks == 1) return;
-  const auto notice = work->take(DecodeSlot::kNotice, 4 * s.ranks);
-  if (!notice.ok()) return;
-  std::byte* byte = notice.value();
-  for (Rank peer = 0; peer < s.ranks; ++peer) {
-    if (peer == s.rank) continue;
-    for (const bool answer : {false, true}) {
-      if (!link->send(peer, byte++, 1, answer).ok()) return;
-      if (!link->recv(peer, byte++, 1, answer).ok()) return;
-    }
-  }
-  link->set_known();
 }
 
 }  // namespace rueda::attention

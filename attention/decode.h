@@ -74,8 +74,5 @@ struct DecodeTensors {
 // that was checked. Errors name the exchange and the peer.
 Status decode(const DecodeSpec& spec, Link* link, const Means& means, const DecodeTensors& tensors);
 Status decode(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels);
-// The call is wrong on this rank: the others are told. Waits for none of them.
-void tell_wrong(const DecodeSpec& spec, Link* link);
-void tell_wrong(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels);
 
 }  // namespace rueda::attention

@@ -48,9 +48,4 @@ Status decode(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels) 
   return {};
 }
 
-void tell_wrong(const DecodeSpec& spec, Link* link, const DeviceKernels& kernels) {
-  DeviceDecode work(kernels, link);
-  tell_wrong(spec, link, &work);
-}
-
 }  // namespace rueda::attention

@@ -252,11 +252,4 @@ Status decode(const DecodeSpec& spec, Link* link, const Means& means,
   return decode(spec, link, &work);
 }
 
-void tell_wrong(const DecodeSpec& spec, Link* link) {
-  const Means none;
-  const DecodeTensors nothing;
-  HostDecode work(spec, link, none, nothing);
-  tell_wrong(spec, link, &work);
-}
-
 }  // namespace rueda::attention

@@ -14,9 +14,8 @@ enum class DecodeSlot {
   kPartial,  // partial results of all rows over the keys that are here
   kCame,     // those of this rank's rows, of each other rank, in their order
   kResults,  // of each rank, or of this one alone
-  kNotice,   // what tells the others of a wrong call
 };
-constexpr int kDecodeSlots = 5;
+constexpr int kDecodeSlots = 4;
 
 enum class DecodeStep {
   kPlaceQueries,  // this rank's among kQueries
@@ -35,8 +34,5 @@ class DecodeWork {
 
 // A spec that was checked. Errors name the exchange and the peer.
 Status decode(const DecodeSpec& spec, Link* link, DecodeWork* work);
-// Tells the other ranks that the call is wrong here: messages that are none of theirs, since what
-// the ranks have agreed on differs. Waits for none of them.
-void tell_wrong(const DecodeSpec& spec, Link* link, DecodeWork* work);
 
 }  // namespace rueda::attention

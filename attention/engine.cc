@@ -10,9 +10,8 @@
 namespace rueda::attention {
 namespace {
 
-constexpr uint64_t kWrong = 0x9e37;  // in the hash of a call whose arguments are wrong on one rank
-// In that of a backward: its messages must not be taken for those of a forward elsewhere, as where
-// one rank's backward computes a forward again.
+// In the hash of a backward: its messages must not be taken for those of a forward elsewhere, as
+// where one rank's backward computes a forward again.
 constexpr uint64_t kBackward = 0x5bd0;
 
 // Its messages and allreduces have names and tags that ordered groups have not.
@@ -109,8 +108,10 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
     } catch (const std::exception& e) {
       call->outcome_ = internal_error(std::string("attention: ") + e.what());
     }
-    if (several && !call->outcome_.ok() && !link->is_known()) runtime_->fail(call->outcome_);
-    if (several && call->outcome_.code() == Code::kFailedPrecondition) link->tell_mismatch();
+    if (several && !call->outcome_.ok()) {
+      if (!link->is_known()) runtime_->fail(call->outcome_);
+      link->tell_mismatch();
+    }
     call->workspace_ = link->taken_at_most();
     if (link->idle()) return;
     const std::lock_guard lock(mutex_);
@@ -190,8 +191,7 @@ Result<Engine::Decode> Engine::meet(DecodeSpec spec, uint32_t process_set, bool 
   if (wrong.ok() && !on_device)
     wrong = kernels_->check({spec.dtype, spec.dtype, spec.head_dim, spec.changes_scores()});
   if (wrong.ok()) wrong = check_own(spec, on_device);
-  // The others are told by a message that is none of theirs.
-  const Meeting meeting{spec.rank, spec.ranks, hash_of(spec) + (wrong.ok() ? 0 : kWrong)};
+  const Meeting meeting{spec.rank, spec.ranks, hash_of(spec)};
   return Decode{std::move(spec), std::move(wrong), meeting};
 }
 
@@ -204,7 +204,7 @@ Result<CallPtr> Engine::decode(DecodeSpec spec, uint32_t process_set, int thread
       [spec = std::move(one.spec), wrong = std::move(one.wrong), tensors](Link* link,
                                                                           const Means& means) {
         if (wrong.ok()) return attention::decode(spec, link, means, tensors);
-        tell_wrong(spec, link);
+        link->refuse();
         return wrong;
       },
       meeting.ranks == 1);
@@ -218,7 +218,7 @@ Status Engine::decode(DecodeSpec spec, uint32_t process_set, const DeviceKernels
     if (status.ok()) {
       status = attention::decode(one.spec, link, kernels);
     } else {
-      tell_wrong(one.spec, link, kernels);
+      link->refuse();
     }
     *under_way = !status.ok() && !link->idle();
     return status;

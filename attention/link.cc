@@ -4,11 +4,19 @@
 #include <chrono>
 #include <new>
 
+#include "collectives/base/check.h"
+
 namespace rueda::attention {
 namespace {
 
 constexpr uint32_t kTagSpace = 1 << 16;                // and a process set's id: attention's own
 constexpr std::chrono::milliseconds kLookAround{200};  // for abort()
+
+// A notice is an odd number of bytes, which no other message has: of which rank it tells. It has
+// what its sender's messages have agreed on, as they.
+constexpr int64_t notice_bytes(Rank rank) { return 2 * int64_t{rank} + 1; }
+constexpr bool is_notice(uint64_t bytes) { return bytes % 2 == 1; }
+constexpr Rank told_by(uint64_t bytes) { return static_cast<Rank>(bytes / 2); }
 
 }  // namespace
 
@@ -60,27 +68,57 @@ Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std:
   operations.push_back(std::move(operation));
   RUEDA_ASSIGN_OR_RETURN(auto started, place_.runtime->start(std::move(operations)));
   // Of a GPU those go that its stream has waited for.
-  if (device_ < 0) std::erase_if(messages_, [](const Message& one) { return one->done(); });
+  if (device_ < 0)
+    std::erase_if(messages_, [](const Message& one) { return one->done() && one->status().ok(); });
   messages_.push_back(started.front());
   return started.front();
 }
 
 Result<Link::Message> Link::send(Rank peer, const std::byte* data, int64_t bytes, bool answer) {
+  RUEDA_CHECK(!is_notice(bytes), "a message of attention looks like a notice");
   return move(true, peer, data, nullptr, bytes, answer);
 }
 
 Result<Link::Message> Link::recv(Rank peer, std::byte* data, int64_t bytes, bool answer) {
+  RUEDA_CHECK(!is_notice(bytes), "a message of attention looks like a notice");
   return move(false, peer, nullptr, data, bytes, answer);
 }
 
+void Link::refuse() {
+  known_ = true;
+  if (place_.runtime != nullptr) other_ = place_.runtime->membership().rank;
+}
+
+// A sender of the same call as this one tells whose is another; any other's is itself.
+void Link::learn(const Message& failed) {
+  known_ = true;
+  const std::optional<Met>& met = failed->status().facts().met;
+  if (!met) return;
+  const bool told = is_notice(met->bytes) && met->meta == place_.agreed;
+  other_ = told ? told_by(met->bytes) : failed->peer;
+}
+
+Status Link::failure_of_any() {
+  for (const Message& message : messages_) {
+    if (!message->done() || message->status().ok()) continue;
+    learn(message);
+    return message->status();
+  }
+  return {};
+}
+
 void Link::tell_mismatch() {
+  if (other_ < 0) return;
   on_device(-1, nullptr);  // of the host, as are the words about messages of GPUs
-  const auto ranks = static_cast<Rank>(place_.members.size());
-  std::byte* byte = take(4 * ranks);
-  for (Rank peer = 0; peer < ranks; ++peer) {
+  const int64_t bytes = notice_bytes(other_);
+  std::byte* const notice = take(bytes);
+  std::fill_n(notice, bytes, std::byte{0});
+  std::byte* const ignored = take(bytes);
+  for (Rank peer = 0; peer < static_cast<Rank>(place_.members.size()); ++peer) {
     if (place_.members[static_cast<size_t>(peer)] == place_.runtime->membership().rank) continue;
     for (const bool answer : {false, true}) {
-      if (!send(peer, byte++, 1, answer).ok() || !recv(peer, byte++, 1, answer).ok()) return;
+      if (!move(true, peer, notice, nullptr, bytes, answer).ok()) return;
+      if (!move(false, peer, nullptr, ignored, bytes, answer).ok()) return;
     }
   }
 }
@@ -94,11 +132,15 @@ Status Link::named(const Status& status, const std::string& where, const char* d
                    Rank peer) const {
   if (status.ok()) return status;
   const Rank rank = place_.members.empty() ? peer : place_.members[static_cast<size_t>(peer)];
-  std::string text =
-      where + ", " + doing + " rank " + std::to_string(rank) + ": " + status.message();
-  if (status.code() == Code::kFailedPrecondition)
-    text += "; do all ranks call the same attention with the same arguments, in one order?";
-  Status named = status.with_message(std::move(text));
+  const std::string here = where + ", " + doing + " rank " + std::to_string(rank) + ": ";
+  if (status.facts().met) {
+    return status
+        .with_message(here + "the call of " + place_.runtime->membership().name(other_) +
+                      " differs from this rank's, or was refused there; do all ranks call the "
+                      "same attention with the same arguments, in one order?")
+        .with_rank(other_);
+  }
+  const Status named = status.with_message(here + status.message());
   return named.facts().rank >= 0 ? named : named.with_rank(rank);  // who has failed is known
 }
 
@@ -110,8 +152,9 @@ Status Link::wait(const Message& message) {
     // A deadline or a signal, neither of which is ours.
     if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;
     RUEDA_RETURN_IF_ERROR(check_aborted());
+    RUEDA_RETURN_IF_ERROR(failure_of_any());
   }
-  known_ = known_ || !message->status().ok();
+  if (!message->status().ok()) learn(message);
   if (device_ < 0 || !message->status().ok()) return message->status();
   RUEDA_RETURN_IF_ERROR(message->make_wait(stream_));
   std::erase(messages_, message);

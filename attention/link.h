@@ -1,9 +1,9 @@
 // Link: the messages of one call of attention to the other ranks, and the memory they use.
 //
 // All ranks of a process set make their calls in the same order; the n-th calls meet. Messages of
-// ranks whose plans differ fail on both sides (kFailedPrecondition); who runs the call tells that
-// to the ranks that have none of these (tell_mismatch()), and whatever else ends it on one rank
-// alone (is_known()).
+// ranks whose calls differ fail on both sides (kFailedPrecondition). Who runs the call tells that
+// to all ranks, also those that have no messages with the two, and that it was refused on this rank
+// (tell_mismatch()); and whatever else ends it on one rank alone (is_known()).
 // Ownership: memory that is taken here lives until no message uses it any more, also when the call
 //            fails early.
 // Threads:   one at a time; abort() from any.
@@ -43,17 +43,20 @@ class Link {
   // Messages and answers have an order each: the n-th that is sent meets the n-th that is received.
   Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);
   Result<Message> recv(Rank peer, std::byte* data, int64_t bytes, bool answer = false);
-  // How the message ended (of a GPU: was given to it); null is a message of nothing.
+  // How the message ended (of a GPU: was given to it), or another that has failed meanwhile: then
+  // this one may never end. Null is a message of nothing.
   Status wait(const Message& message);
   Status check_aborted() const;
   // The peers know of a failure by now: a message has told it, or the call was aborted. Otherwise
   // it is this rank's alone, and they would wait.
   bool is_known() const { return known_ || aborted_->load(std::memory_order_relaxed); }
-  void set_known() { known_ = true; }
-  // A peer's call is another: messages of one byte, a size that no other has, tell all ranks, also
-  // those that would not have exchanged any with the two. Waits for none of them.
+  // The call's arguments are wrong on this rank.
+  void refuse();
+  // Where a message has brought that a rank's call is another, or this rank's was refused: tells
+  // all ranks which rank that is. Waits for none of them.
   void tell_mismatch();
-  // An error of a message to or from `peer`, by where it happened and the peer's rank in the job.
+  // An error of a message to or from `peer`, by where it happened and the peer's rank in the job;
+  // of a mismatch, the rank whose call is another than this one's, or was refused there.
   Status named(const Status& status, const std::string& where, const char* doing, Rank peer) const;
 
   // 64-byte aligned, not zeroed, until it is given back or the link ends.
@@ -72,6 +75,8 @@ class Link {
     std::unique_ptr<std::byte[], Free> memory;
     int64_t bytes = 0;
   };
+  void learn(const Message& failed);
+  Status failure_of_any();
   Result<Message> move(bool send, Rank peer, const std::byte* in, std::byte* out, int64_t bytes,
                        bool answer);
 
@@ -83,6 +88,7 @@ class Link {
   int device_ = -1;
   cuda::StreamHandle stream_ = nullptr;
   bool known_ = false;
+  Rank other_ = -1;  // in the job: whose call is another, or was refused
 };
 
 }  // namespace rueda::attention

@@ -74,6 +74,10 @@ Status Status::with_limit(Limit limit) const {
   return changed([&](Error* error) { error->facts.limit = limit; });
 }
 
+Status Status::with_met(Met met) const {
+  return changed([&](Error* error) { error->facts.met = met; });
+}
+
 Status Status::naming_operation() const {
   return changed([](Error* error) { error->facts.names_operation = true; });
 }

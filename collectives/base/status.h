@@ -46,12 +46,19 @@ enum class Limit : uint8_t {
   kDisk,         // a file system is full, or a quota on it used up
 };
 
+// A message that ended another, with which it did not agree: what it was.
+struct Met {
+  uint64_t bytes = 0;
+  uint16_t meta = 0;  // transport.h
+};
+
 // What an error is about. Who makes the error sets what it knows; who rewords it keeps them.
 struct Facts {
   Rank rank = -1;    // of the job: lost, gone, missing or different; -1: no single one
   std::string host;  // that rank's; "": not known
   Limit limit = Limit::kNone;
   bool names_operation = false;  // the text says already for which operation it is
+  std::optional<Met> met;        // of a message
 };
 
 // A code and a message for the person who reads it: what, which rank, which tensor, what to do.
@@ -75,6 +82,7 @@ class [[nodiscard]] Status {
   Status with_rank(Rank rank) const;
   Status with_host(std::string host) const;
   Status with_limit(Limit limit) const;
+  Status with_met(Met met) const;
   Status naming_operation() const;
 
  private:

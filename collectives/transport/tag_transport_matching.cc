@@ -22,13 +22,15 @@ Status mismatch_of_recv(uint64_t expected, uint16_t expected_meta, uint64_t sent
                         uint16_t sent_meta, const std::string& peer) {
   return failed_precondition("sizes or types differ: this rank expected " +
                              bytes_of_type(expected, expected_meta) + ", " + peer + " sent " +
-                             bytes_of_type(sent, sent_meta));
+                             bytes_of_type(sent, sent_meta))
+      .with_met({sent, sent_meta});
 }
 Status mismatch_of_send(uint64_t sent, uint16_t sent_meta, uint64_t expected,
                         uint16_t expected_meta, const std::string& peer) {
   return failed_precondition("sizes or types differ: this rank sent " +
                              bytes_of_type(sent, sent_meta) + ", " + peer + " expects " +
-                             bytes_of_type(expected, expected_meta));
+                             bytes_of_type(expected, expected_meta))
+      .with_met({expected, expected_meta});
 }
 
 Status expired() { return cancelled("the tag of the transfer has expired"); }

@@ -2,8 +2,9 @@
 //
 // Messages are matched by (peer, tag): the n-th send of a tag meets the n-th recv of that tag, and
 // both must name the same size and meta. On tags with kRendezvousTag both end with
-// kFailedPrecondition where they do not, and the connection stays usable. On other tags sizes were
-// agreed beforehand: a difference fails the receiver at least and may give up the peer (kDataLoss).
+// kFailedPrecondition (Facts::met) where they do not, and the connection stays usable. On other
+// tags sizes were agreed beforehand: a difference fails the receiver at least and may give up the
+// peer (kDataLoss).
 // Control messages go to one handler instead.
 //
 // Ownership: borrows a Transfer and its span until the Transfer is done, also when it fails.

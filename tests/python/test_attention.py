@@ -440,10 +440,42 @@ def test_ranks_that_wait_for_one_that_would_send_nothing_are_told():
         yield "decode attention", ra.decode_attention(cache[0][:, :1], *cache[1:], [9], causal=differs, async_op=True)
 
     for where, request in calls(last):
-        with raises(hvd.HorovodInternalError, where, "sizes or types differ: this rank", " bytes (type", "same arguments"):
+        named = "rank " if last else f"rank {hvd.size() - 1} (pid "  # whoever has told it
+        with raises(hvd.HorovodInternalError, where, f": the call of {named}", "differs from this rank's", "same arguments"):
             request.wait(60)
     for _, request in calls(False):
         assert torch.allclose(request.wait(), torch.ones(8))
+
+
+@ranks(2, 3)
+def test_a_rank_that_calls_another_attention_is_named():
+    """Also where it waits for one that needs nothing of it and has ended its own call."""
+    rank, size = hvd.rank(), hvd.size()
+    last = rank == size - 1
+    tensors = [torch.ones(1, 20, 4, 8) for _ in range(3)]
+    cache = [torch.ones(size, 9, 1, 8) for _ in range(2)]
+
+    def decode(queries):
+        rows = size if queries == "same" else 1
+        return ra.decode_attention(torch.ones(rows, 1, 1, 8), *cache, [9] * size, queries=queries, async_op=True)
+
+    def ring(**options):
+        return ra.ring_attention(*tensors, length=20 * size, async_op=True, **options)
+
+    calls = {
+        "own queries": (lambda: decode("same"), lambda: decode("own")),
+        "a ring": (lambda: decode("same"), ring),
+        "a decode": (lambda: ring(window_size=(3, 3)), lambda: decode("same")),
+    }
+    for name, (theirs, its) in calls.items():
+        request = its() if last else theirs()
+        if name == "a decode" and rank < size - 2:
+            request.wait(60)
+        else:
+            named = "rank " if last else f"rank {size - 1} (pid "
+            with raises(hvd.HorovodInternalError, f": the call of {named}", "differs from this rank's"):
+                request.wait(60)
+        assert torch.allclose(decode("same").wait(60), torch.ones(8)), name
 
 
 @ranks(3)

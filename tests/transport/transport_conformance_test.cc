@@ -184,6 +184,14 @@ TEST_CASE("a point-to-point mismatch tells both sides both values and leaves the
                  Catch::Contains(ranks.world(0).membership().names[1]));
       CHECK_THAT(wrong_size[1].status().message(),
                  Catch::Contains(ranks.world(1).membership().names[0]));
+      for (const size_t side : {0, 1}) {
+        const auto of_size = wrong_size[side].status().facts().met;
+        const auto of_type = wrong_type[side].status().facts().met;
+        REQUIRE(of_size);
+        CHECK(of_size->bytes == (side == 0 ? 200 : 100));
+        REQUIRE(of_type);
+        CHECK(of_type->meta == (side == 0 ? 7 : 6));
+      }
       CHECK(right.all_ok());
       CHECK(got == data);
     }

@@ -16,7 +16,7 @@ from rueda.attention.device._cache import Cache, Spans, on_device
 from rueda.attention.device._run import run_decode
 
 # As attention/decode_work.h numbers them.
-SLOTS = QUERIES, PARTIAL, CAME, RESULTS, NOTICE = range(5)
+SLOTS = QUERIES, PARTIAL, CAME, RESULTS = range(4)
 STEPS = PLACE_QUERIES, ATTEND, MERGE, PUT = range(4)
 
 
