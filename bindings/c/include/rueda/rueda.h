@@ -875,7 +875,6 @@ RUEDA_API int32_t rueda_attention_decode(rueda_context* context,
  *   2 those of this rank's rows that came, of each other rank in turn
  *   3 results of each rank, of own = 1 or one rank this one's alone: log-sum-exps of its rows,
  *     float32, then its rows in the dtype
- *   4 what tells the others of a wrong call
  * Steps: 0 q into its rows of slot 0; 1 slot 0, or q, against the cache: slot 1; 2 this rank's rows
  * of slot 1 and slot 2, and the sinks: its part of slot 3; 3 slot 3 to out and lse. The block table
  * may be the kernels' own: table_blocks, and block_table NULL. */
