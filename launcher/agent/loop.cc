@@ -210,10 +210,11 @@ void Agent::stop_member(MemberId member, const std::string& why) {
   signals_due_.emplace(time_now() + grace(), std::pair(member, SIGKILL));
 }
 
-// It has been told so, and has the grace period to go by itself.
+// It has been told so, and has the grace period to go by itself. One that is lost may have asked to
+// enter just before: its end is a loss all the same, whose cause others wait to hear.
 void Agent::leave_member(MemberId member) {
   RankProcess* const rank = find(member);
-  if (rank == nullptr || !rank->running() || rank->removed()) return;
+  if (rank == nullptr || !rank->running() || rank->removed() || causes_.contains(member)) return;
   lives_->expect_end(member);
   rank->remove();
   end_later(member);
