@@ -204,7 +204,10 @@ void Agent::stop_member(MemberId member, const std::string& why) {
   narrate("rank " + std::to_string(rank->place().rank) + " (pid " + std::to_string(rank->pid()) +
           ") is stopped: " + why);
   lives_->expect_end(member);
-  rank->remove();
+  if (causes_.contains(member))
+    rank->end_it();  // it is lost: how it ended is still to be told
+  else
+    rank->remove();
   rank->signal(SIGTERM);
   rank->signal(SIGCONT);  // a stopped process cannot end itself
   signals_due_.emplace(time_now() + grace(), std::pair(member, SIGKILL));
