@@ -204,16 +204,20 @@ void Agent::stop_member(MemberId member, const std::string& why) {
   narrate("rank " + std::to_string(rank->place().rank) + " (pid " + std::to_string(rank->pid()) +
           ") is stopped: " + why);
   lives_->expect_end(member);
-  rank->remove();
+  if (causes_.contains(member))
+    rank->end_it();  // it is lost: how it ended is still to be told
+  else
+    rank->remove();
   rank->signal(SIGTERM);
   rank->signal(SIGCONT);  // a stopped process cannot end itself
   signals_due_.emplace(time_now() + grace(), std::pair(member, SIGKILL));
 }
 
-// It has been told so, and has the grace period to go by itself.
+// It has been told so, and has the grace period to go by itself. One that is lost may have asked to
+// enter just before: its end is a loss all the same, whose cause others wait to hear.
 void Agent::leave_member(MemberId member) {
   RankProcess* const rank = find(member);
-  if (rank == nullptr || !rank->running() || rank->removed()) return;
+  if (rank == nullptr || !rank->running() || rank->removed() || causes_.contains(member)) return;
   lives_->expect_end(member);
   rank->remove();
   end_later(member);

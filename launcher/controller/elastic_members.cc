@@ -37,7 +37,11 @@ void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::str
 }
 
 void ElasticMembers::lost(const life::LostRank& lost) {
-  if (over_) return;
+  if (over_) {
+    for (membership::LossLine& line : over_->unsaid)
+      line.know_more(lost.member, lost.cause.str(), lost.cause_is_final != 0);
+    return;
+  }
   const auto known = members_.find(lost.member);
   if (known == members_.end()) return;
   std::optional<life::LostRank>& loss = known->second.loss;
@@ -177,7 +181,8 @@ void ElasticMembers::look_for_hosts(TimePoint now) {
   if (!discovery_) return;
   auto hosts = discovery_->work(now);
   for (const std::string& line : discovery_->take_said()) doors_.say(line);
-  if (!discovery_->failed().ok()) return finish({kUsageError, discovery_->failed().message(), {}});
+  if (!discovery_->failed().ok())
+    return finish({kUsageError, discovery_->failed().message(), {}, {}});
   if (hosts) hosts_found(std::move(*hosts));
 }
 
@@ -367,7 +372,7 @@ void ElasticMembers::perform(const membership::Announce& action) {
 }
 
 void ElasticMembers::perform(const membership::EndJob& action) {
-  finish({action.exit_code, action.text, action.failed});
+  finish({action.exit_code, action.text, action.failed, action.unsaid});
 }
 
 void ElasticMembers::finish(Over over) {

@@ -117,6 +117,7 @@ class ElasticMembers {
     int exit_code = 0;
     std::string text;  // why
     std::optional<MemberId> failed;
+    std::vector<membership::LossLine> unsaid;
   };
   const std::optional<Over>& over() const { return over_; }
   // It is stopped for another reason: nothing is decided any more.

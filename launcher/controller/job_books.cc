@@ -145,8 +145,11 @@ Rank JobBooks::rank_of(MemberId member) const {
 JobEnd JobBooks::elastic_end() const {
   JobEnd job;
   job.decided.emplace();
-  if (const auto& over = elastic_->over())
-    job.decided = {over->exit_code, over->text, over->failed};
+  if (const auto& over = elastic_->over()) {
+    job.decided = {over->exit_code, over->text, over->failed, {}};
+    for (const membership::LossLine& line : over->unsaid)
+      job.decided->losses.push_back(line.text());
+  }
   const auto& culprit = job.decided->culprit;
   std::copy_if(ends_.begin(), ends_.end(), std::back_inserter(job.ends),
                [&](const RankEnd& end) { return end.member == culprit; });

@@ -181,6 +181,7 @@ void add_report(const JobEnd& job, const RankEnd* failed, Verdict* verdict) {
 Verdict decided_verdict(const JobEnd& job) {
   Verdict verdict;
   verdict.exit_code = job.decided->exit_code;
+  verdict.lines = job.decided->losses;
   if (verdict.exit_code == 0) return verdict;
   const RankEnd* const culprit = job.ends.empty() ? nullptr : &job.ends.front();
   const std::string& why = job.decided->text;

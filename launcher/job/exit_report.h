@@ -44,6 +44,7 @@ struct DecidedEnd {
   int exit_code = 0;
   std::string text = {};                 // why
   std::optional<MemberId> culprit = {};  // whose the exit code is; the only one of the ends then
+  std::vector<std::string> losses = {};  // lines about ranks that were lost at last
 };
 
 struct JobEnd {
@@ -61,7 +62,8 @@ struct JobEnd {
 struct Verdict {
   int exit_code = 0;
   std::optional<Rank> culprit;
-  std::vector<std::string> lines;  // without the "ruedarun: " in front; empty after success
+  std::vector<std::string>
+      lines;  // without the "ruedarun: " in front; after success those of losses
 };
 
 Verdict judge(const JobEnd& job);

@@ -309,11 +309,14 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   const std::string end = ranks_text(candidates.size()) +
                           (candidates.size() == 1 ? " goes on" : " go on") +
                           (fresh ? "" : " from commit " + std::to_string(target));
-  if (!losses.empty())
-    loss_lines.push_back({std::exchange(losses, {}), end, after(now, policy.fence_patience)});
-  else if (by_loss && !culprit.empty())
+  if (!losses.losses.empty()) {
+    losses.end = end;
+    losses.until = after(now, policy.fence_patience);
+    loss_lines.push_back(std::exchange(losses, {}));
+  } else if (by_loss && !culprit.empty()) {
     do_(Say{culprit + "; " + end});
-  say_losses(false);
+  }
+  say_losses();
   current = next;
 
   for (const MemberId id : ranks) {

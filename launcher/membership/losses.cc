@@ -20,7 +20,7 @@ void Decider::State::begin_ending() {
   first_left.reset();
   culprit.clear();
   culprit_id.reset();
-  losses.clear();
+  losses = {};
   awaited.clear();
   for (const MemberId id : ranks) {
     if (members.at(id).lives()) awaited.insert(id);
@@ -44,7 +44,7 @@ void Decider::State::lose(Member& member, const std::string& how, bool is_final)
   seats_dirty = true;
   if (!std::exchange(told_end, true)) do_(EndEpoch{epoch, member.id});
   if (member.stopped) return;
-  losses.push_back({member.id, name_of(member), how, is_final});
+  losses.losses.push_back({member.id, name_of(member), how, is_final});
   if (culprit.empty()) {
     culprit = name_of(member) + " was lost: " + how;
     culprit_id = member.id;
@@ -66,18 +66,28 @@ void Decider::State::lose(Member& member, const std::string& how, bool is_final)
   }
 }
 
-// That it is lost is known before the cause is, often: it may be forgotten by then, but for the
-// line that waits. `how` may be empty: nothing new.
+void LossLine::know_more(MemberId member, const std::string& how, bool is_final) {
+  for (Loss& loss : losses) {
+    if (loss.member != member || loss.is_final) continue;
+    if (!how.empty()) loss.how = how;
+    loss.is_final = is_final;
+  }
+}
+
+bool LossLine::is_known() const {
+  return std::all_of(losses.begin(), losses.end(), [](const Loss& loss) { return loss.is_final; });
+}
+
+std::string LossLine::text() const {
+  std::string text;
+  for (const Loss& loss : losses) text += loss.name + " was lost: " + loss.how + "; ";
+  return text + end;
+}
+
+// Of one that is lost: it may be forgotten by then, but for the line that waits.
 void Decider::State::know_more(MemberId id, const std::string& how, bool is_final) {
-  const auto note = [&](std::vector<Loss>& all) {
-    for (Loss& loss : all) {
-      if (loss.member != id || loss.is_final) continue;
-      if (!how.empty()) loss.how = how;
-      loss.is_final = is_final;
-    }
-  };
-  note(losses);
-  for (LossLine& line : loss_lines) note(line.losses);
+  losses.know_more(id, how, is_final);
+  for (LossLine& line : loss_lines) line.know_more(id, how, is_final);
   const Member* member = find(id);
   if (member == nullptr || member->rank < 0 || how.empty()) return;
   if (culprit_id == id) culprit = name_of(*member) + " was lost: " + how;
@@ -85,14 +95,10 @@ void Decider::State::know_more(MemberId id, const std::string& how, bool is_fina
 }
 
 // Once the causes are known, for which a process has to be reaped: the heal does not wait for that.
-void Decider::State::say_losses(bool at_once) {
+void Decider::State::say_losses() {
   std::erase_if(loss_lines, [&](const LossLine& line) {
-    const bool known = std::all_of(line.losses.begin(), line.losses.end(),
-                                   [](const Loss& loss) { return loss.is_final; });
-    if (!known && !at_once && now < line.until) return false;
-    std::string text;
-    for (const Loss& loss : line.losses) text += loss.name + " was lost: " + loss.how + "; ";
-    do_(Say{text + line.end});
+    if (!line.is_known() && now < line.until) return false;
+    do_(Say{line.text()});
     return true;
   });
 }
@@ -169,13 +175,17 @@ void Decider::State::fail_unheard() {
 
 void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
-  say_losses(true);
+  if (code == 0 && !losses.losses.empty()) {  // the others have ended instead of going on
+    losses.end = "the others have ended with code 0";
+    loss_lines.push_back(std::exchange(losses, {}));
+  }
   phase = Phase::kOver;
   end_at.reset();
   end_code = code;
   end_text = std::move(text);
   const bool is_first = first_failed && first_code == code;
-  do_(EndJob{code, end_text, is_first ? first_failed : std::nullopt});
+  do_(EndJob{code, end_text, is_first ? first_failed : std::nullopt,
+             std::exchange(loss_lines, {})});
 }
 
 }  // namespace rueda::launcher::membership

@@ -84,7 +84,7 @@ std::unique_ptr<MembershipDecider> MembershipDecider::resume(Policy policy,
 
 void MembershipDecider::State::advance() {
   if (phase == Phase::kOver) return;
-  say_losses(false);
+  say_losses();
   if (hosts.expire(now)) seats_dirty = true;
   if (end_at) {
     if (first_code || now >= *end_at) end_job(first_code.value_or(1), end_text);

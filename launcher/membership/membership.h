@@ -178,11 +178,30 @@ struct Announce {
 struct Say {
   std::string text;
 };
+// A line for the user about members that were lost together. That they are is often known before
+// the cause is: the line waits for it, and nothing else does.
+struct LossLine {
+  struct Loss {
+    MemberId member = 0;
+    std::string name, how;
+    bool is_final = false;  // no more will be known
+  };
+  std::vector<Loss> losses;
+  std::string end;  // what became of the others
+  Time until = {};  // it is said then at the latest
+
+  // `how` may be empty: nothing new.
+  void know_more(MemberId member, const std::string& how, bool is_final);
+  bool is_known() const;
+  std::string text() const;
+};
 // The job is over: stop everybody. `text`: why; empty after success. `failed`: whose the code is.
+// `unsaid`: to be said at the very end, when their processes have been reaped.
 struct EndJob {
   int exit_code;
   std::string text;
   std::optional<MemberId> failed = {};
+  std::vector<LossLine> unsaid = {};
 };
 
 using Action = std::variant<StartMember, StopMember, EndEpoch, Answer, Announce, Say, EndJob>;

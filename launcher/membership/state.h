@@ -94,7 +94,7 @@ struct MembershipDecider::State {
   void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
   void know_more(MemberId id, const std::string& how, bool is_final);
-  void say_losses(bool at_once);
+  void say_losses();
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);
   void begin_ending();
@@ -178,19 +178,8 @@ struct MembershipDecider::State {
   bool said_waiting = false;
   std::string culprit;  // of this ending
   std::optional<MemberId> culprit_id;
-  struct Loss {
-    MemberId member = 0;
-    std::string name, how;
-    bool is_final = false;
-  };
-  std::vector<Loss> losses;  // of this ending, that nobody wanted
-  // What is said of earlier ones, once all their causes are known.
-  struct LossLine {
-    std::vector<Loss> losses;
-    std::string end;
-    Time until;
-  };
-  std::vector<LossLine> loss_lines;
+  LossLine losses;                   // of this ending, that nobody wanted
+  std::vector<LossLine> loss_lines;  // of earlier ones
 
   std::optional<MemberId> first_failed;
   std::optional<int> first_code;

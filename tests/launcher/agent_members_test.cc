@@ -18,6 +18,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/hosts/member_wire.h"
 #include "launcher/hosts/report_wire.h"
+#include "tests/support/built.h"
 
 namespace rueda::launcher {
 namespace {
@@ -43,16 +44,23 @@ class Script : public ControllerClient {
   bool congested() const override { return false; }
   void add_to_poll(std::vector<pollfd>*) const override {}
   int poll_limit_ms() const override { return -1; }
-  void work() override {}
+  void work() override {
+    if (const auto now = std::exchange(next, nullptr)) now(this);
+  }
   void rank_started(const MemberStart& start, pid_t pid, const std::string& error) override {
     note("started " + std::to_string(start.member) + " as " + std::to_string(start.place.rank) +
          (pid > 0 && error.empty() ? "" : ": " + error));
+    pids[start.member] = pid;
   }
   void rank_ended(const RankEnd& end) override {
     note("ended " + std::to_string(end.member) + " " + std::to_string(end.wait_status) +
          (end.removed ? " removed" : ""));
+    if (at_end) at_end(this);
   }
-  void rank_lost(const life::LostRank& lost) override { note("lost " + std::to_string(lost.rank)); }
+  void rank_lost(const life::LostRank& lost) override {
+    note("lost " + std::to_string(lost.rank) + ": " + lost.cause.str());
+    next = std::exchange(at_loss, nullptr);
+  }
   void rank_fenced(MemberId member) override { note("fenced " + std::to_string(member)); }
   void say(const std::string& text) override { note("says " + text); }
   void report(HostReport) override {}
@@ -73,7 +81,8 @@ class Script : public ControllerClient {
   // What is done when a member has printed this line.
   using Then = std::map<std::pair<MemberId, std::string>, std::function<void(Script*)>>;
   Then then;
-  std::function<void(Script*)> at_finish;
+  std::function<void(Script*)> next, at_loss, at_end, at_finish;
+  std::map<MemberId, pid_t> pids;
   std::string said;
 
  private:
@@ -118,7 +127,8 @@ AgentPlan plan(int ranks, const std::string& script) {
 }
 
 // In a process of its own, as it becomes a session's leader and waits for every child.
-std::pair<int, std::string> run(const AgentPlan& plan, const Script::Then& then) {
+std::pair<int, std::string> run(const AgentPlan& plan,
+                                const std::function<void(Script*)>& prepare) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
@@ -132,7 +142,7 @@ std::pair<int, std::string> run(const AgentPlan& plan, const Script::Then& then)
     int link[2];
     if (pipe(link) != 0) _exit(99);
     Script script;
-    script.then = then;
+    prepare(&script);
     const int code = run_agent(plan, UniqueFd(link[0]), &script);
     const bool written = write(ends[1], script.said.data(), script.said.size()) ==
                          static_cast<ssize_t>(script.said.size());
@@ -149,12 +159,17 @@ std::pair<int, std::string> run(const AgentPlan& plan, const Script::Then& then)
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
 }
 
+std::pair<int, std::string> run(const AgentPlan& plan, const Script::Then& then) {
+  return run(plan, [&](Script* script) { script->then = then; });
+}
+
 bool has(const std::string& text, const std::string& line) {
   return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
 }
 
 constexpr const char* kWaits = "trap 'exit 7' TERM; echo here; while :; do sleep 0.05; done";
 constexpr const char* kLeaves = "trap 'exit 7' TERM; echo here; sleep 0.1; exit 3";
+constexpr const char* kLost = "it ended without leaving the job";
 constexpr double kSoon = 0.05;
 
 // Told to leave, it is asked soon; from then on it has as long as it needs, however busy the
@@ -245,6 +260,39 @@ TEST_CASE("a member that was told to leave has the grace period to do so by itse
     INFO(said);
     CHECK(has(said, "ended 0 768 removed"));
   }
+}
+
+// It may have asked to enter the next epoch before it died.
+TEST_CASE("a lost member that is told to go before it is reaped is still told of with its cause") {
+  const bool was_told = GENERATE(true, false);  // else it is stopped, as when the job is over
+  AgentPlan dying =
+      plan(0, "trap '' TERM; trap 'kill -9 $$' USR1; " + std::string(built::kTestRank) +
+                  " die; while :; do sleep 0.05; done");
+  dying.elastic = true;
+  dying.options.num_proc = 1;
+  const auto [code, said] = run(dying, [&](Script* begin) {
+    begin->next = [](Script* script) {
+      script->order(to_wire(MemberStart{0, {0, 1, 0, 1, 0, 1}}));
+    };
+    begin->at_loss = [&](Script* script) {
+      script->order(stop_message(0, "", was_told));
+      kill(script->pids.at(0), SIGUSR1);
+    };
+    begin->at_end = [](Script* script) {
+      Order over;
+      over.kind = Order::Kind::kJobOver;
+      script->order(to_wire(over));
+    };
+  });
+  INFO(said);
+  CHECK(code == 0);
+  CHECK(has(said, std::string("lost 0: ") + kLost));
+  // How a shell ends that was asked to says nothing of what was lost in it.
+  const std::string how = was_told ? "killed by signal 9 (SIGKILL)" : kLost;
+  const size_t last = said.rfind("lost 0: ");
+  CHECK(last > said.find("lost 0: "));
+  CHECK(said.substr(last).starts_with("lost 0: " + how + "\n"));
+  CHECK(has(said, "ended 0 9"));
 }
 
 TEST_CASE("who was told to leave goes by itself when the job ends well meanwhile, or is ended") {

@@ -80,6 +80,15 @@ TEST_CASE("a rank that ends with 0 and has not left is lost, and no success of t
   CHECK(has(job.out(), "epoch 2: rank 0 of 1, member 0"));
 }
 
+TEST_CASE("a rank that dies while the others end with 0 is named") {
+  Job job(command({"-np", "3", "--min-np", "1"}, {"1/3:2=kill", "1/3:*=last"}));
+  CHECK(job.wait() == 0);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(), "ruedarun: rank 2 on "));
+  CHECK(
+      has(job.err(), " was lost: killed by signal 9 (SIGKILL); the others have ended with code 0"));
+}
+
 TEST_CASE("an epoch that ends without a loss is nobody's loss, also not later") {
   Job job(command({"-np", "2", "--min-np", "1"}, {"1/2:1=give", "2/2:1=end", "2/2:0=last"}));
   CHECK(job.wait() == 0);

@@ -355,15 +355,20 @@ TEST_CASE("newcomers of another version, setting or layout are refused", "[membe
   CHECK(job.ended() == "");
 }
 
-TEST_CASE("a newcomer that dies costs the others a line", "[membership]") {
+TEST_CASE("a newcomer that dies costs the others a line, also one that ends with 0",
+          "[membership]") {
+  const int code = GENERATE(1, 0);
+  const std::string how = "exited with code " + std::to_string(code);
   Job job(elastic(1), {{"a", 1}});
   job.all_first();
   job.discover({{"a", 1}, {"b", 1}});
-  job.on(MemberEnded{1, 1, true, "it ended with code 1"});
-  CHECK_THAT(job.said(), Contains("a rank that was to join on b was lost"));
+  job.on(MemberEnded{1, code, code != 0, how});
+  CHECK_THAT(job.said(),
+             Contains("a rank that was to join on b was lost before it was in: " + how));
+  CHECK(job.got<Announce>().empty());
   CHECK(job.got<EndEpoch>().empty());
   CHECK(job.started() == Members{2});
-  for (MemberId m = 2; m < 5; ++m) job.on(MemberEnded{m, 1, true, "it ended with code 1"});
+  for (MemberId m = 2; m < 5; ++m) job.on(MemberEnded{m, code, code != 0, how});
   CHECK(job.started().empty());
   CHECK(job.ended() == "");
 }

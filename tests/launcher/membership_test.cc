@@ -248,7 +248,11 @@ TEST_CASE("a loss is told when its cause is known, though its process is gone by
   SECTION("the job is over before") {
     job.on(MemberEnded{0, 0, false, ""});
     CHECK(job.ended() == "0: ");
-    CHECK(job.said() == "rank 1 on a was lost: it ended; 1 rank goes on from commit 1\n");
+    CHECK(job.said().empty());
+    LossLine line = job.got<EndJob>().at(0).unsaid.at(0);
+    CHECK_FALSE(line.is_known());
+    line.know_more(1, "killed by signal 9", true);
+    CHECK(line.text() + "\n" == told);
   }
 }
 
@@ -355,6 +359,23 @@ TEST_CASE("the first failed rank's code is the job's, also when it comes late", 
   job.on(MemberEnded{1, 137, true, "killed by signal 9"});
   job.die(0, 7);
   CHECK_THAT(job.ended(), Contains("137: every rank has failed"));
+}
+
+TEST_CASE("who was lost before the others have ended with 0 is named, with how it ended",
+          "[membership]") {
+  Job job(elastic(3), {{"a", 3}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended without leaving the job", false});
+  const bool late = GENERATE(false, true);
+  if (!late) job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+  job.exit(0);
+  job.exit(2);
+  REQUIRE(job.ended() == "0: ");
+  LossLine line = job.got<EndJob>().at(0).unsaid.at(0);
+  CHECK(line.is_known() == !late);
+  if (late) line.know_more(1, "killed by signal 9", true);
+  CHECK(line.text() ==
+        "rank 1 on a was lost: killed by signal 9; the others have ended with code 0");
 }
 
 TEST_CASE("three heals without a commit end the job", "[membership]") {

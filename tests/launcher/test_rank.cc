@@ -4,6 +4,7 @@
 //          command lines and environments that /proc shows
 //   meet   sets a key of its own in the store, gets everybody's, waits for a signal
 //   lost   rank 1 kills itself; the others wait for it at the store, report what they hear, exit 1
+//   die    is in an epoch, as far as its life page says, and kills itself
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <set>
 #include <string>
 
+#include "runtime/observe/life/life_keeper.h"
 #include "runtime/rendezvous/job_key.h"
 #include "runtime/rendezvous/store_client.h"
 
@@ -105,6 +107,16 @@ int lose_rank_1() {
   return store.report("failure", value.status().message()).ok() ? 1 : 2;
 }
 
+int die_in_epoch() {
+  const auto fds = rueda::life::LifeFds::parse(getenv("RUEDA_LIFE_FDS"));
+  if (!fds.ok()) return std::puts(fds.status().message().c_str()), 98;
+  const auto life = rueda::life::LifeKeeper::of(fds.value());
+  if (!life.ok()) return std::puts(life.status().message().c_str()), 98;
+  life.value()->page()->pid.store(getpid());
+  life.value()->page()->be(rueda::life::Presence::kInEpoch);
+  return raise(SIGKILL);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -112,5 +124,6 @@ int main(int argc, char** argv) {
   if (mode == "key") return tell_about_key();
   if (mode == "meet") return meet();
   if (mode == "lost") return lose_rank_1();
+  if (mode == "die") return die_in_epoch();
   return 64;
 }
