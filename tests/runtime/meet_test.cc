@@ -17,7 +17,7 @@
 namespace rueda::testing {
 namespace {
 
-using launchers::Met;
+using launchers::MetPeers;
 using Clock = std::chrono::steady_clock;
 
 membership::Place place_of(Rank rank, Rank size, bool one_host) {

@@ -69,7 +69,7 @@ Status too_late(const Task& task, const std::string& where, const Status& last) 
 }
 
 // Rank 0: opens the door and connects to itself.
-Result<Met> host(const Task& task, const JobKey& key) {
+Result<MetPeers> host(const Task& task, const JobKey& key) {
   Door door;
   door.local = task.meeting.one_host;
   door.epoch = task.epoch;
@@ -89,12 +89,12 @@ Result<Met> host(const Task& task, const JobKey& key) {
   RUEDA_DEBUG("bootstrap", "rank 0 waits at {} ({})", door.listener.address, task.meeting.why);
   RUEDA_ASSIGN_OR_RETURN(auto hosted, HostedStore::open(std::move(door), key, kLastWord));
   RUEDA_ASSIGN_OR_RETURN(auto stream, hosted->own_stream());
-  return Met{std::move(hosted),
-             std::make_unique<rendezvous::StoreClient>(std::move(stream), kKeeper, 0),
-             key,
-             task.epoch,
-             task.job,
-             {}};
+  return MetPeers{std::move(hosted),
+                  std::make_unique<rendezvous::StoreClient>(std::move(stream), kKeeper, 0),
+                  key,
+                  task.epoch,
+                  task.job,
+                  {}};
 }
 
 Status prove(int fd, const Task& task, const JobKey& key, Deadline deadline) {
@@ -108,13 +108,13 @@ Status prove(int fd, const Task& task, const JobKey& key, Deadline deadline) {
   return rendezvous::shake_hands(fd, terms, key, deadline).status();
 }
 
-Result<Met> joined(const Task& task, UniqueFd fd, const JobKey& key, std::string address) {
-  return Met{nullptr,  std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper, 0),
-             key,      task.epoch,
-             task.job, std::move(address)};
+Result<MetPeers> joined(const Task& task, UniqueFd fd, const JobKey& key, std::string address) {
+  return MetPeers{nullptr,  std::make_unique<rendezvous::StoreClient>(std::move(fd), kKeeper, 0),
+                  key,      task.epoch,
+                  task.job, std::move(address)};
 }
 
-Result<Met> find_on_host(const Task& task) {
+Result<MetPeers> find_on_host(const Task& task) {
   const std::string name = unix_name(task.job, task.epoch);
   for (auto nap = kFirstNap;; nap = std::min(2 * nap, kLongestNap)) {
     auto fd = try_unix(name);
@@ -137,7 +137,7 @@ Result<Met> find_on_host(const Task& task) {
   }
 }
 
-Result<Met> find_by_address(const Task& task, const JobKey& key) {
+Result<MetPeers> find_by_address(const Task& task, const JobKey& key) {
   const Meeting& meeting = task.meeting;
   for (auto nap = kFirstNap;; nap = std::min(2 * nap, kLongestNap)) {
     Status last;
@@ -171,11 +171,11 @@ Result<Met> find_by_address(const Task& task, const JobKey& key) {
 
 }  // namespace
 
-std::string Met::reachable_address(Deadline deadline) const {
+std::string MetPeers::reachable_address(Deadline deadline) const {
   return hosted != nullptr ? hosted->reached_at(deadline) : address;
 }
 
-Status Met::part(const Place& place, Deadline deadline) {
+Status MetPeers::part(const Place& place, Deadline deadline) {
   RUEDA_RETURN_IF_ERROR(store->set(std::string(kLastWord) + "/" + std::to_string(place.rank), "1"));
   for (Rank rank = 1; hosted != nullptr && rank < place.size; ++rank) {
     const auto left = deadline - Clock::now();
@@ -190,8 +190,8 @@ Status Met::part(const Place& place, Deadline deadline) {
   return {};
 }
 
-Result<Met> meet(const Place& place, const Config& config, uint64_t epoch,
-                 const std::optional<JobKey>& given) {
+Result<MetPeers> meet(const Place& place, const Config& config, uint64_t epoch,
+                      const std::optional<JobKey>& given) {
   const auto timeout = std::chrono::duration<double>(config.start_timeout_seconds);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   RUEDA_ASSIGN_OR_RETURN(Meeting meeting, plan_meeting(place, config));

@@ -16,7 +16,7 @@
 
 namespace rueda::launchers {
 
-struct Met {
+struct MetPeers {
   std::unique_ptr<HostedStore> hosted;  // on rank 0
   std::unique_ptr<rendezvous::StoreClient> store;
   rendezvous::JobKey key;
@@ -36,7 +36,7 @@ struct Met {
 // Blocks until rank 0 is found (on rank 0: not at all) or the start timeout has passed. `epoch`:
 // how often this process has met before, plus one; ranks that count differently do not meet. key:
 // where the program has it; else a file's is read, if they meet at an address.
-Result<Met> meet(const membership::Place& place, const Config& config, uint64_t epoch,
-                 const std::optional<rendezvous::JobKey>& key = std::nullopt);
+Result<MetPeers> meet(const membership::Place& place, const Config& config, uint64_t epoch,
+                      const std::optional<rendezvous::JobKey>& key = std::nullopt);
 
 }  // namespace rueda::launchers
