@@ -10,7 +10,7 @@ namespace rueda::attention {
 namespace {
 
 constexpr uint32_t kTagSpace = 1 << 16;                // and a process set's id: attention's own
-constexpr std::chrono::milliseconds kLookAround{200};  // for abort()
+constexpr std::chrono::milliseconds kLookAround{200};  // for abort(), for messages that failed
 
 // A notice is an odd number of bytes, which no other message has: of which rank it tells. It has
 // what its sender's messages have agreed on, as they.

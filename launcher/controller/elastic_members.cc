@@ -37,11 +37,8 @@ void ElasticMembers::started(const MemberStart& start, pid_t pid, const std::str
 }
 
 void ElasticMembers::lost(const life::LostRank& lost) {
-  if (over_) {
-    for (membership::LossLine& line : over_->unsaid)
-      line.know_more(lost.member, lost.cause.str(), lost.cause_is_final != 0);
-    return;
-  }
+  const membership::MemberLost event{lost.member, lost.cause.str(), lost.cause_is_final != 0};
+  if (over_) return know_more(event);
   const auto known = members_.find(lost.member);
   if (known == members_.end()) return;
   std::optional<life::LostRank>& loss = known->second.loss;
@@ -54,8 +51,12 @@ void ElasticMembers::lost(const life::LostRank& lost) {
     more.rank = told_->rank;
     tell_loss(std::move(more));
   }
-  events_.push_back(
-      membership::MemberLost{lost.member, lost.cause.str(), lost.cause_is_final != 0});
+  events_.push_back(event);
+}
+
+void ElasticMembers::know_more(const membership::MemberLost& loss) {
+  for (membership::LossLine& line : over_->unsaid)
+    line.know_more(loss.member, loss.how, loss.is_final);
 }
 
 void ElasticMembers::fenced(MemberId member) {
@@ -377,6 +378,9 @@ void ElasticMembers::perform(const membership::EndJob& action) {
 
 void ElasticMembers::finish(Over over) {
   over_ = std::move(over);
+  for (const membership::Event& event : events_) {  // nothing is decided of them any more
+    if (const auto* loss = std::get_if<membership::MemberLost>(&event)) know_more(*loss);
+  }
   discovery_.reset();
   Order order = order_of(Order::Kind::kJobOver);
   order.exit_code = over_->exit_code;

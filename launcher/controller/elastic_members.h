@@ -143,6 +143,8 @@ class ElasticMembers {
   void ranks_are(uint64_t epoch, std::vector<uint64_t> by_rank);
   void tell_loss(life::LostRank lost);
   void finish(Over over);
+  // Of the job's last losses, when it is over.
+  void know_more(const membership::MemberLost& loss);
 
   const ElasticPlan& plan_;
   rendezvous::StoreServer* const store_;
