@@ -28,12 +28,10 @@ void check_slow_callback(int slow, const std::string& how, const std::string& tr
   INFO("rank " << slow << " is slow, the victim ends by " << how << ", " << transport);
   const int other = 1 - slow;
   const std::string told = "rank " + std::to_string(other) + " told at ";
-  Job::Setup setup = setup_of(transport);
-  // The one in its callback is there for longer than a stopped one is left alive.
-  if (how == "stop") setup.environment.emplace_back("RUEDA_DEAD_SECONDS=0.5");
+  // By default a stopped rank is left alive for 5 s, and the one in its callback is there for longer.
   Job job(job_of(3, transport,
                  {"slow_callback", "slow=" + std::to_string(slow), "victim=2", "how=" + how}),
-          setup);
+          setup_of(transport));
   REQUIRE(job.wait_for_output(" is there", 3));
   REQUIRE(job.wait_for_output(" is in its callback"));
   summon(job, other);

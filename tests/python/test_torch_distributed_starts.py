@@ -9,6 +9,7 @@ import sys
 import pytest
 from worlds import launch
 
+HERE = pathlib.Path(__file__).parent
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 PROGRAM = """
 import torch, torch.distributed as dist
@@ -136,11 +137,12 @@ SLOW = pytest.mark.slow
 )
 def test_examples_reach_what_they_reach_with_gloo(name):
     curves = []
-    for backend in ("rueda", "gloo"):
+    for backend, through in (("rueda", []), ("gloo", [HERE / "gloo_program.py"])):
         output = run(
             torchrun(),
             "--nproc-per-node",
             2,
+            *through,
             EXAMPLES / f"train_{name}.py",
             "--backend",
             backend,

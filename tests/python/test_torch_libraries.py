@@ -21,9 +21,10 @@ def train(library, backend, **variables):
     """What rank 0 says of its training: {"backend": name, "losses": numbers}."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RUEDA_")}
     folder = os.path.dirname(sys.executable)
+    through = [str(PROGRAM.with_name("gloo_program.py"))] if backend == "gloo" else []
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        + [str(PROGRAM), library, backend],
+        + [*through, str(PROGRAM), library, backend],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
