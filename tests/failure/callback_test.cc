@@ -28,7 +28,7 @@ void check_slow_callback(int slow, const std::string& how, const std::string& tr
   INFO("rank " << slow << " is slow, the victim ends by " << how << ", " << transport);
   const int other = 1 - slow;
   const std::string told = "rank " + std::to_string(other) + " told at ";
-  // By default a stopped rank is left alive for 5 s, and the one in its callback is there for longer.
+  // A stopped rank is left alive for 5 s by default, and the one in its callback is there longer.
   Job job(job_of(3, transport,
                  {"slow_callback", "slow=" + std::to_string(slow), "victim=2", "how=" + how}),
           setup_of(transport));
