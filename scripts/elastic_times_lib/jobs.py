@@ -251,15 +251,15 @@ def joins(ruedarun, count, megabytes=300):
     return longest, usual, syncs
 
 
-def steady(ruedarun, blocks, ranks=2):
-    """A plain and an elastic job, block by block in turns: ([seconds of a usual step of a block] of each, control messages of the elastic)."""
+def steady(ruedarun, blocks, size, ranks=2):
+    """A plain and an elastic job of `size` bytes, block by block in turns: ([seconds of a usual step of a block] of each, control messages of the elastic)."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(folder())
         watched = {}
         for kind, flags in (("plain", []), ("elastic", ["--min-np", 1])):
             os.mkfifo(place / kind)
             (place / f"output of {kind}").mkdir()
-            command = [ruedarun, "-np", ranks, *flags, sys.executable, HERE / "steady_rank.py", place, blocks, kind]
+            command = [ruedarun, "-np", ranks, *flags, sys.executable, HERE / "steady_rank.py", place, blocks, kind, size]
             watched[kind] = stack.enter_context(started(command, place / f"output of {kind}"))
         first = os.open(place / "plain", os.O_RDWR)
         stack.callback(os.close, first)

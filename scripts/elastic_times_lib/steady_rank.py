@@ -1,10 +1,10 @@
-"""A rank of elastic_times' steady part: trains 25 MB in blocks of steps, in turns with the ranks of another job.
+"""A rank of elastic_times' steady part: trains so many bytes in blocks of steps, in turns with the ranks of another job.
 
-    steady_rank.py FOLDER BLOCKS elastic|plain
+    steady_rank.py FOLDER BLOCKS elastic|plain BYTES
 
 A turn is a byte in the FIFO FOLDER/<elastic or plain>; rank 0 hands it on into the other one. So both jobs have the machine to themselves,
 and what else goes on there meets both alike. Writes FOLDER/<elastic or plain>.<rank>: the number of control messages that all blocks but the
-first took, and the median step of each of these, in seconds. Plain training knows nothing of `hvd.elastic`.
+first two took, and the median step of each of these, in seconds. Plain training knows nothing of `hvd.elastic`.
 """
 
 import os
@@ -16,25 +16,26 @@ import rueda.torch as hvd
 import torch
 from rueda._runtime import runtime
 
-FOLDER, BLOCKS, KIND = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+FOLDER, BLOCKS, KIND, BYTES = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 OTHER = {"elastic": "plain", "plain": "elastic"}[KIND]
-STEPS, COLD = 20, 4  # in a block; of these, not measured, as the other job's steps and a barrier were before
+STEPS, COLD = (20, 4) if BYTES >= 1 << 20 else (400, 40)  # in a block; not measured, as others' steps were before
+PLANNING = 2  # blocks, not measured either: about 26 steps are negotiated, until the way for so many bytes is chosen
 
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(25 << 18))
+        self.weights = torch.nn.Parameter(torch.zeros(BYTES // 4))
 
     def forward(self, x):
         return (self.weights * x).sum()
 
 
 def blocks(model, optimizer, after_step):
-    """([the median step of each block], control messages). The first block plans and is left out."""
+    """([the median step of each block], control messages) of all blocks after those that plan."""
     mine, other = (os.open(os.path.join(FOLDER, name), os.O_RDWR) for name in (KIND, OTHER))
-    medians, messages = [], 0
-    for _ in range(1 + BLOCKS):
+    medians, messages = [], []
+    for _ in range(PLANNING + BLOCKS):
         if hvd.rank() == 0:
             os.read(mine, 1)
         hvd.barrier()
@@ -48,12 +49,12 @@ def blocks(model, optimizer, after_step):
             optimizer.step()
             after_step()
             times.append(time.monotonic() - began)
-        messages = messages + runtime.counter("control_messages") - before if medians else 0
+        messages.append(runtime.counter("control_messages") - before)
         medians.append(statistics.median(times[COLD:]))
         hvd.barrier()
         if hvd.rank() == 0:
             os.write(other, b"t")
-    return medians[1:], messages
+    return medians[PLANNING:], sum(messages[PLANNING:])
 
 
 def main():
