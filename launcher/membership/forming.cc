@@ -144,7 +144,8 @@ void Decider::State::try_form() {
                          " there for " +
                          std::to_string(static_cast<int64_t>(policy.elastic_timeout.count())) +
                          " s, and --min-np is " + std::to_string(needed));
-    if (!std::exchange(said_waiting, true)) do_(Say{waiting_text(stay.size(), needed, has_holder)});
+    if (!std::exchange(said_waiting, true))
+      say_of_losses(waiting_text(stay.size(), needed, has_holder));
     if (keeps_leaver || stay.empty()) return;
   } else {
     size_t come = stay.size() - survivors;
@@ -309,13 +310,10 @@ void Decider::State::form(std::vector<MemberId> chosen, uint64_t target, bool fr
   const std::string end = ranks_text(candidates.size()) +
                           (candidates.size() == 1 ? " goes on" : " go on") +
                           (fresh ? "" : " from commit " + std::to_string(target));
-  if (!losses.losses.empty()) {
-    losses.end = end;
-    losses.until = after(now, policy.fence_patience);
-    loss_lines.push_back(std::exchange(losses, {}));
-  } else if (by_loss && !culprit.empty()) {
+  if (!losses.losses.empty())
+    say_of_losses(end);
+  else if (by_loss && !culprit.empty())
     do_(Say{culprit + "; " + end});
-  }
   say_losses();
   current = next;
 

@@ -94,6 +94,14 @@ void Decider::State::know_more(MemberId id, const std::string& how, bool is_fina
   if (first_failed == id) first_how = name_of(*member) + ": " + how;
 }
 
+// What became of the others, after those that are lost if nobody has been told of them.
+void Decider::State::say_of_losses(const std::string& end) {
+  if (losses.losses.empty()) return do_(Say{end});
+  losses.end = end;
+  losses.until = after(now, policy.fence_patience);
+  loss_lines.push_back(std::exchange(losses, {}));
+}
+
 // Once the causes are known, for which a process has to be reaped: the heal does not wait for that.
 void Decider::State::say_losses() {
   std::erase_if(loss_lines, [&](const LossLine& line) {
@@ -175,15 +183,16 @@ void Decider::State::fail_unheard() {
 
 void Decider::State::end_job(int code, std::string text) {
   if (phase == Phase::kOver) return;
-  if (code == 0 && !losses.losses.empty()) {  // the others have ended instead of going on
-    losses.end = "the others have ended with code 0";
+  const bool is_first =
+      first_failed && first_code == code;  // its end is told together with its code
+  if ((code == 0 || !is_first) && !losses.losses.empty()) {  // nobody goes on without them
+    losses.end = code == 0 ? "the others have ended with code 0" : "the job ends";
     loss_lines.push_back(std::exchange(losses, {}));
   }
   phase = Phase::kOver;
   end_at.reset();
   end_code = code;
   end_text = std::move(text);
-  const bool is_first = first_failed && first_code == code;
   do_(EndJob{code, end_text, is_first ? first_failed : std::nullopt,
              std::exchange(loss_lines, {})});
 }

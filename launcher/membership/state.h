@@ -94,6 +94,7 @@ struct MembershipDecider::State {
   void lose(Member& member, const std::string& how, bool is_final = true);
   void lose_newcomer(Member& member, const std::string& how);
   void know_more(MemberId id, const std::string& how, bool is_final);
+  void say_of_losses(const std::string& end);
   void say_losses();
   void blacklist(const std::string& host, const std::string& why);
   void stop(Member& member, const std::string& why);

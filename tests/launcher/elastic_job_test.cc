@@ -173,7 +173,9 @@ TEST_CASE("too few ranks for too long end the job with 124") {
           quick("1"));
   CHECK(job.wait() == 124);
   INFO(job.out() << job.err());
-  CHECK(has(job.err(), "1 rank is left, and --min-np is 2: it keeps its state and waits"));
+  CHECK(has(job.err(),
+            " was lost: killed by signal 9 (SIGKILL); 1 rank is left, and "
+            "--min-np is 2: it keeps its state and waits"));
   CHECK(has(job.err(), "ruedarun: exit code 124"));
   CHECK(job.wait_until_gone());
 }

@@ -414,6 +414,31 @@ TEST_CASE("a limit of resets ends the job", "[membership]") {
   }
   CHECK(job.decider.epoch() == 3);
   CHECK(job.ended() == "75: number of resets during elastic job exceeded limit: 2");
+  CHECK_THAT(job.got<EndJob>().at(0).unsaid.at(0).text(),
+             Contains("rank 1 on a was lost: ") && Contains("; the job ends"));
+}
+
+TEST_CASE("who is lost is named before the others wait, or the job ends", "[membership]") {
+  Policy policy = elastic(3, 3);
+  policy.on_failure = OnFailure::kShrink;
+  policy.elastic_timeout = Seconds(30);
+  Job job(policy, {{"a", 3}});
+  job.all_first();
+  job.on(MemberLost{1, "it ended", false});
+  job.back(0, 3);
+  job.back(2, 3);
+  job.pass(2);
+  CHECK(job.said().empty());
+  job.on(MemberEnded{1, 137, true, "killed by signal 9"});
+  CHECK(job.said() ==
+        "rank 1 on a was lost: killed by signal 9; 2 ranks are left, and --min-np is 3: they keep "
+        "their state and wait for others\n");
+  job.on(MemberLost{2, "it is stopped", false});
+  job.idle(30);
+  CHECK(job.ended() == "124: only 1 rank was there for 30 s, and --min-np is 3");
+  const std::vector<LossLine> unsaid = job.got<EndJob>().at(0).unsaid;
+  REQUIRE(unsaid.size() == 1);
+  CHECK(unsaid[0].text() == "rank 2 on a was lost: it is stopped; the job ends");
 }
 
 TEST_CASE("below min-np survivors wait, until the timeout", "[membership]") {
