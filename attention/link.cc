@@ -4,7 +4,11 @@
 #include <chrono>
 #include <new>
 
+#include <spdlog/fmt/fmt.h>
+
 #include "collectives/base/check.h"
+#include "collectives/base/log.h"
+#include "runtime/negotiation/stall_limit.h"
 
 namespace rueda::attention {
 namespace {
@@ -144,8 +148,30 @@ Status Link::named(const Status& status, const std::string& where, const char* d
   return named.facts().rank >= 0 ? named : named.with_rank(rank);  // who has failed is known
 }
 
+// The peer has not called it, or its call has no such message: then it may wait for this rank, too.
+Status Link::look_for_stall(const engine::Request& message, double seconds) {
+  const Config& config = place_.runtime->config();
+  const auto [limit, reason] = negotiation::stall_limit(config);
+  if (limit > 0 && seconds >= limit) {
+    const std::string known = place_.runtime->flight().mail();
+    return deadline_exceeded(fmt::format("nothing for {:.0f} s ({}){}{}", seconds, reason,
+                                         known.empty() ? "" : "\n", known));
+  }
+  const double stall = config.stall_check_seconds;
+  if (stall <= 0 || seconds < std::max(stall, next_warning_)) return {};
+  next_warning_ = 2 * seconds;
+  const bool sends = message.announcement.kind == CollectiveKind::kSend;
+  RUEDA_WARN("attention",
+             "stalled: a message {} {} waits for {:.0f} s; has it called the same attention, with "
+             "the same arguments?",
+             sends ? "to" : "from", place_.runtime->membership().name(message.peer), seconds);
+  return {};
+}
+
 Status Link::wait(const Message& message) {
   if (message == nullptr) return {};
+  const auto began = std::chrono::steady_clock::now();
+  next_warning_ = 0;
   while (!message->done()) {
     Status status = message->wait(kLookAround);
     if (message->done()) break;
@@ -153,6 +179,8 @@ Status Link::wait(const Message& message) {
     if (status.code() != Code::kDeadlineExceeded && status.code() != Code::kAborted) return status;
     RUEDA_RETURN_IF_ERROR(check_aborted());
     RUEDA_RETURN_IF_ERROR(failure_of_any());
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+    RUEDA_RETURN_IF_ERROR(look_for_stall(*message, waited.count()));
   }
   if (!message->status().ok()) learn(message);
   if (device_ < 0 || !message->status().ok()) return message->status();

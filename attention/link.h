@@ -44,7 +44,8 @@ class Link {
   Result<Message> send(Rank peer, const std::byte* data, int64_t bytes, bool answer = false);
   Result<Message> recv(Rank peer, std::byte* data, int64_t bytes, bool answer = false);
   // How the message ended (of a GPU: was given to it), or another that has failed meanwhile: then
-  // this one may never end. Null is a message of nothing.
+  // this one may never end. Null is a message of nothing. Warns when it has lasted as long as a
+  // stalled tensor, and fails when such a one does (kDeadlineExceeded).
   Status wait(const Message& message);
   Status check_aborted() const;
   // The peers know of a failure by now: a message has told it, or the call was aborted. Otherwise
@@ -77,6 +78,7 @@ class Link {
   };
   void learn(const Message& failed);
   Status failure_of_any();
+  Status look_for_stall(const engine::Request& message, double seconds);
   Result<Message> move(bool send, Rank peer, const std::byte* in, std::byte* out, int64_t bytes,
                        bool answer);
 
@@ -88,7 +90,8 @@ class Link {
   int device_ = -1;
   cuda::StreamHandle stream_ = nullptr;
   bool known_ = false;
-  Rank other_ = -1;  // in the job: whose call is another, or was refused
+  double next_warning_ = 0;  // seconds
+  Rank other_ = -1;          // in the job: whose call is another, or was refused
 };
 
 }  // namespace rueda::attention

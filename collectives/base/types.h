@@ -102,6 +102,9 @@ enum class CollectiveKind : uint8_t {
 };
 bool is_valid(CollectiveKind kind);
 bool has_tensor(CollectiveKind kind);
+constexpr bool is_point_to_point(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+}
 const char* name_of(CollectiveKind kind);  // "allreduce"
 
 // Extents of a dense row-major tensor; {} is zero-dimensional (one element).

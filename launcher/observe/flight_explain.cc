@@ -31,9 +31,7 @@ std::string ago(int64_t then, int64_t now) {
 bool is_user_operation(const Operation& o) { return o.kind != CollectiveKind::kProcessSet; }
 
 // Of two ranks, not of all in its set.
-bool is_message(const Operation& o) {
-  return o.kind == CollectiveKind::kSend || o.kind == CollectiveKind::kRecv;
-}
+bool is_message(const Operation& o) { return is_point_to_point(o.kind); }
 
 // "process set 3", "group 'stage 1'", as one of its operations says: allreduce.stage 1#7.
 std::string set_of(const Operation& o) {
@@ -162,6 +160,14 @@ std::string place_of(const std::string& stacks) {
   return text;
 }
 
+void add_stacks(const RankRecord& record, Stacks how_much, std::vector<std::string>* lines) {
+  if (how_much == Stacks::kNone || record.stacks.empty()) return;
+  const std::string place = how_much == Stacks::kPlace ? place_of(record.stacks) : record.stacks;
+  if (place.empty()) return;
+  lines->push_back(how_much == Stacks::kPlace ? "    where it is:" : "    its stacks:");
+  add_lines(place, lines);
+}
+
 void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, Stacks how_much,
                       std::vector<std::string>* lines) {
   std::string who = "  not in: rank " + std::to_string(record.rank);
@@ -190,17 +196,14 @@ void explain_absentee(const RankRecord& record, const Wait& wait, int64_t now, S
     }
     if (!pending.empty() && pending.front() != last)
       lines->push_back("    it waits itself for " + describe(*pending.front()));
+    if (is_message(wait.operation)) return add_stacks(record, how_much, lines);
     if (same != nullptr) {
       lines->push_back("    it submitted this name before, " + ago(same->submitted_ns, now));
     } else if (const std::string near = nearest_name(s, wait.operation); !near.empty()) {
       lines->push_back("    the nearest name that it did submit: " + near);
     }
   }
-  if (how_much == Stacks::kNone || record.stacks.empty()) return;
-  const std::string place = how_much == Stacks::kPlace ? place_of(record.stacks) : record.stacks;
-  if (place.empty()) return;
-  lines->push_back(how_much == Stacks::kPlace ? "    where it is:" : "    its stacks:");
-  add_lines(place, lines);
+  add_stacks(record, how_much, lines);
 }
 
 }  // namespace
@@ -210,6 +213,10 @@ std::string describe(const Operation& o) {
   if (has_tensor(o.kind)) text += " " + rueda::describe(o.dtype, o.shape);
   // An ordered group is in the name.
   if (o.process_set != 0 && (o.process_set & flight::kGroupBit) == 0) text += " of " + set_of(o);
+  if (o.peer >= 0) {
+    text += o.kind == CollectiveKind::kSend ? " to rank " : " from rank ";
+    text += std::to_string(o.peer);
+  }
   if (!o.site.empty()) text += " at " + o.site;
   return text;
 }
@@ -217,10 +224,18 @@ std::string describe(const Operation& o) {
 std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks) {
   const auto members = members_of(ranks);
   std::map<std::pair<uint32_t, std::string>, Wait> waits;
+  std::map<std::pair<Rank, Rank>, Wait> messages;  // the oldest from one to the other
   for (const RankRecord& record : ranks) {
     if (!record.flight || record.flight->left) continue;
     for (const Operation& o : record.flight->operations) {
-      if (o.ended() || is_message(o)) continue;
+      if (o.ended()) continue;
+      if (is_message(o)) {
+        if (o.peer < 0 || find(ranks, o.peer) == nullptr) continue;
+        Wait& wait = messages[{record.rank, o.peer}];
+        const bool is_older = wait.in.empty() || o.submitted_ns < wait.since_ns;
+        if (is_older) wait = {o, {record.rank}, {o.peer}, o.submitted_ns};
+        continue;
+      }
       auto [it, is_new] = waits.try_emplace({o.process_set, o.name});
       Wait& wait = it->second;
       if (is_new || o.submitted_ns < wait.since_ns) {
@@ -238,6 +253,7 @@ std::vector<Wait> find_waits(const std::vector<RankRecord>& ranks) {
     }
     result.push_back(std::move(wait));
   }
+  for (auto& [ranks_of, wait] : messages) result.push_back(std::move(wait));
   std::stable_sort(result.begin(), result.end(),
                    [](const Wait& a, const Wait& b) { return a.since_ns < b.since_ns; });
   return result;

@@ -24,10 +24,11 @@ struct RankRecord {
   std::string stacks;  // lines; "": none
 };
 
-// One operation that some ranks wait in.
+// One operation that some ranks wait in. Of the messages between two ranks, the one of a rank to
+// or from the other that has waited longest; a receive from anybody is none.
 struct Wait {
   flight::Operation operation;  // of the first rank that waits
-  std::vector<Rank> in, out;    // of its process set
+  std::vector<Rank> in, out;    // of its process set; of a message: the rank, its peer
   int64_t since_ns = 0;
   double seconds(int64_t now_ns) const {
     return static_cast<double>(flight::elapsed_ns(since_ns, now_ns)) * 1e-9;

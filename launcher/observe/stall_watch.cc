@@ -17,7 +17,9 @@ StallWatch::Due StallWatch::look(const std::vector<RankRecord>& ranks, int64_t n
   for (const Wait& wait : find_waits(ranks)) {
     const double age = wait.seconds(now_ns);
     if (age < seconds_ || wait.operation.kind == CollectiveKind::kJoin) continue;
-    const std::string key = std::to_string(wait.operation.process_set) + "/" + wait.operation.name;
+    std::string key = std::to_string(wait.operation.process_set) + "/" + wait.operation.name;
+    if (wait.operation.peer >= 0)  // many messages have one name
+      key += "/" + std::to_string(wait.in.front()) + "/" + std::to_string(wait.operation.peer);
     const auto known = told_.find(key);
     const auto near = [](int64_t a, int64_t b) {
       return std::max(flight::elapsed_ns(a, b), flight::elapsed_ns(b, a)) < kSameWaitNs;

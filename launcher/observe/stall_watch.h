@@ -35,7 +35,7 @@ class StallWatch {
     double next = 0;  // age in seconds
   };
   const double seconds_;
-  std::map<std::string, Told> told_;  // by process set and name
+  std::map<std::string, Told> told_;  // by process set and name, of messages by their ranks too
 };
 
 }  // namespace rueda::launcher

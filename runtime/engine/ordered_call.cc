@@ -84,7 +84,7 @@ void OrderedGroup::take_message(Request* request) {
                                (peer == nullptr ? "any" : std::to_string(request->peer)) + "." +
                                std::to_string(request->tag);
   request->flight = shared_.flight->submitted(request->announcement, flight_set_, request->site,
-                                              flight::Path::kDirect);
+                                              flight::Path::kDirect, request->peer);
   messages_.start(request, peer == nullptr ? std::nullopt : peer->number);
   if (peer == nullptr && alone_) messages_.fail_unmatched(*alone_);
 }

@@ -8,24 +8,15 @@
 #include "collectives/base/log.h"
 #include "runtime/engine/ordered_call.h"
 #include "runtime/negotiation/agreement.h"
+#include "runtime/negotiation/stall_limit.h"
 
 namespace rueda::engine {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kForTheLauncher = 2;  // with RUEDA_STALL_POLICY=abort it has its say first
-
 OrderedGroup::Time after(OrderedGroup::Time now, double seconds) {
   return now + std::chrono::duration_cast<OrderedGroup::Time::duration>(Seconds(seconds));
-}
-
-// After how many seconds a call fails; 0: never.
-double stall_limit(const Config& config) {
-  const double limit = config.stall_check_seconds + kForTheLauncher;
-  const bool aborts = config.stall_policy == "abort" && config.stall_check_seconds > 0;
-  if (!aborts) return config.stall_shutdown_seconds;
-  return config.stall_shutdown_seconds > 0 ? std::min(limit, config.stall_shutdown_seconds) : limit;
 }
 
 }  // namespace
@@ -43,7 +34,7 @@ void OrderedGroup::look_for_stalls(Time now) {
     return;
   }
   const double stall = shared_.config->stall_check_seconds;
-  const double give_up = stall_limit(*shared_.config);
+  const double give_up = negotiation::stall_limit(*shared_.config).seconds;
   // The others are told early, so that a passed deadline can say who is missing; the log speaks
   // after the stall time.
   double period = stall > 0 ? std::min(1.0, stall) : 1.0;
@@ -80,12 +71,12 @@ void OrderedGroup::name_absentees(const Call& call, double age) {
   if (missing.empty()) return;
   for (Request* member : call.members) member->set_note("not yet called by " + missing);
   const std::string title = negotiation::title_of(call.members.front()->announcement);
-  const double give_up = stall_limit(*shared_.config);
+  const auto [give_up, reason] = negotiation::stall_limit(*shared_.config);
   if (give_up > 0 && age >= give_up) {
     const std::string known = shared_.flight->mail();
     return fail(deadline_exceeded(fmt::format(
-        "{} was called by {} but not by {} for {:.0f} s (stall time){}{}", title,
-        negotiation::name_ranks(callers), missing, age, known.empty() ? "" : "\n", known)));
+        "{} was called by {} but not by {} for {:.0f} s ({}){}{}", title,
+        negotiation::name_ranks(callers), missing, age, reason, known.empty() ? "" : "\n", known)));
   }
   const double stall = shared_.config->stall_check_seconds;
   if (warned_of_ != call.number) next_warning_ = 0;

@@ -68,6 +68,7 @@ class Runtime {
                                                  std::optional<host::WaitPolicy> waiting = {});
   ~Runtime();
 
+  const Config& config() const { return config_; }
   const membership::Membership& membership() const { return joined_->membership; }
   const membership::HostMemory& host_memory() const { return joined_->memory; }
   // This rank's GPUs; nothing is opened before the first GPU tensor.

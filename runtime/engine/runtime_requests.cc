@@ -75,10 +75,6 @@ Status check_output(const Operation& operation, bool with_memory) {
   return {};
 }
 
-bool is_point_to_point(CollectiveKind kind) {
-  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
-}
-
 // An operation without a name meets that of every other rank which was made as the same one in
 // turn, of its kind. Those that are started once: since the last join; a few numbers go round, so
 // that a loop of them is cached and planned like named ones.
@@ -402,8 +398,10 @@ Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> request
   for (const RequestPtr& request : requests) {
     if (recorder_.on()) request->submitted = std::chrono::steady_clock::now();
     if (request->set->ordered) continue;  // once it has its number
-    request->flight = flight_->submitted(request->announcement, request->set->id, request->site,
-                                         flight::Path::kNegotiated);
+    const bool is_message = is_point_to_point(request->announcement.kind);
+    request->flight =
+        flight_->submitted(request->announcement, request->set->id, request->site,
+                           flight::Path::kNegotiated, is_message ? request->peer : -1);
   }
   auto claimed = queue_->claim_numbered(requests);
   if (claimed.ok()) return claimed;

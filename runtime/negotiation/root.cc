@@ -5,6 +5,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "runtime/negotiation/portions.h"
+#include "runtime/negotiation/stall_limit.h"
 
 namespace rueda::negotiation {
 namespace {
@@ -301,23 +302,11 @@ std::optional<Time> Root::next_deadline() const {
   return deadline;
 }
 
-// After how many seconds a tensor fails, and who wants that. With the policy the launcher has its
-// say first.
-std::pair<double, const char*> Root::stall_limit() const {
-  constexpr double kForTheLauncher = 2;
-  if (config_.stall_policy == "abort" && config_.stall_check_seconds > 0) {
-    const double limit = config_.stall_check_seconds + kForTheLauncher;
-    if (config_.stall_shutdown_seconds <= 0 || limit < config_.stall_shutdown_seconds)
-      return {limit, "RUEDA_STALL_POLICY=abort"};
-  }
-  return {config_.stall_shutdown_seconds, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"};
-}
-
 std::vector<Root::Report> Root::check_stalls(Time now, const std::string& known) {
   std::vector<Report> reports;
   if (!stalls_due(now)) return reports;
   const double stall = config_.stall_check_seconds;
-  const auto [give_up, reason] = stall_limit();
+  const auto [give_up, reason] = stall_limit(config_);
   // Ranks are told early, so that a passed deadline can say who is missing; the log speaks after
   // the stall time.
   const double tell = stall > 0 ? std::min(1.0, stall) : 1.0;

@@ -141,7 +141,6 @@ class Root {
     double next_warning = 0;
   };
   std::map<std::string, Told> told_;
-  std::pair<double, const char*> stall_limit() const;
 
   Time next_stall_check_{};
 };

@@ -192,6 +192,37 @@ TEST_CASE("a divergence in a group is told by its key, and messages are none", "
   has(text, "rank 0 submitted allreduce 'stage 1#1'");
 }
 
+TEST_CASE("who waits for a message waits for its peer", "[explain]") {
+  const auto message = [](CollectiveKind kind, Rank peer, int64_t seconds) {
+    flight::Operation o = operation("", seconds, false);
+    o.kind = kind;
+    o.name = kind == CollectiveKind::kSend ? "send.attention" : "recv.attention";
+    o.peer = peer;
+    return o;
+  };
+  const flight::Operation sent = message(CollectiveKind::kSend, 1, 4);
+  const flight::Operation received = message(CollectiveKind::kRecv, 1, 3);
+  const flight::Operation from_anybody = message(CollectiveKind::kRecv, -1, 1);
+  const std::vector<RankRecord> ranks = {record(0, {from_anybody, sent, received}),
+                                         record(1, {operation("attention", 2, true)}),
+                                         record(2, {message(CollectiveKind::kRecv, 0, 2)})};
+  const auto waits = launcher::find_waits(ranks);
+  REQUIRE(waits.size() == 2);  // of the two messages to and from rank 1 the older
+  CHECK(waits[0].in == std::vector<Rank>{2});
+  CHECK(waits[0].out == std::vector<Rank>{0});
+  CHECK(waits[1].since_ns == 3 * kSecond);
+  const std::string text = joined(launcher::explain_waits(ranks, 9 * kSecond, 5, Stacks::kNone));
+  has(text,
+      "stalled for 6.0 s: recv 'attention' float32[3] from rank 1 at train.py:0\n  in: rank 0\n"
+      "  not in: rank 1 (pid 1001) does something else\n"
+      "    its last operation: allreduce 'attention'");
+  has(text,
+      "not in: rank 0 (pid 1000) does something else\n    its last operation: recv 'attention' "
+      "float32[3] from rank 1");
+  CHECK(text.find("nearest name") == std::string::npos);
+  CHECK(text.find("submitted this name before") == std::string::npos);
+}
+
 TEST_CASE("the status names who is behind and who waits", "[explain]") {
   std::vector<flight::Operation> many(20, operation("g", 1, true, 1));
   std::vector<flight::Operation> some(5, operation("g", 1, true, 1));

@@ -143,6 +143,36 @@ def test_the_policy_abort_fails_the_tensor_and_writes_the_flight_recorders(ended
     assert "in elsewhere" in said.stdout  # from when it still lived
 
 
+RING = """
+import sys, time, numpy as np, rueda as hvd
+from rueda.attention import ring_attention
+hvd.init()
+q = np.ones((1, 8, 2, 16), np.float32)
+options = {"length": 16, "causal": True}
+if hvd.rank() == 0 and sys.argv[1] == "absent": time.sleep(1000)
+if hvd.rank() == 0: options = {"length": 16, "window_size": (0, 5)}
+ring_attention(q, q, q, **options)
+"""
+
+
+@pytest.mark.parametrize("how", ["absent", "another"])
+def test_a_ring_in_which_a_rank_waits_for_ever_is_explained_and_ended(how, tmp_path):
+    script = tmp_path / "ring.py"
+    script.write_text(RING)
+    limits = {**SOON, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS": "6"}
+    options = ["--grace-period", "2"]
+    code, output = launch(2, [sys.executable, script, how], limits, options=options, folder=tmp_path)
+    assert code not in (0, None), output
+    peer = "rank 0" if how == "absent" else "rank [01]"
+    for text in (
+        rf"ruedarun: stalled for .*: (recv|send) 'attention' uint8\[\d+\] (from|to) {peer}\b",
+        rf"ruedarun:   not in: {peer} \(pid \d+\) does something else: blocked in ",
+        rf"stalled: a message (from|to) {peer} \(pid .* has it called the same attention",
+        rf"DeadlineExceeded: attention forward, step 1 of 1, .* {peer}: nothing for \d+ s \(RUEDA_STALL_SHUTDOWN",
+    ):
+        assert re.search(text, output), (text, output)
+
+
 def test_a_folder_that_hangs_keeps_nobody_waiting_for_ever(tmp_path):
     folder = tmp_path / "flight"
     folder.mkdir()

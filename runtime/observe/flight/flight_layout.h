@@ -23,7 +23,7 @@
 namespace rueda::flight {
 
 inline constexpr uint64_t kMagic = 0x31544c4641445552;  // "RUDAFLT1"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr size_t kRecords = 4096;
 inline constexpr size_t kTemplates = 2048;
 inline constexpr size_t kPlanEntries = 4096;
@@ -98,8 +98,8 @@ struct Record {
   uint8_t kind;  // CollectiveKind
   uint8_t dtype;
   uint8_t reduce_op;
-  uint8_t ndim;  // may be more than kMaxDims
-  uint8_t unused[4];
+  uint8_t ndim;         // may be more than kMaxDims
+  int32_t peer;         // of a message, + 1; 0: of no message, or from anybody
   uint32_t generation;  // of its step plan; 0: none
   uint8_t path;
   uint8_t state;
@@ -136,9 +136,9 @@ constexpr uint64_t layout_hash() {
   uint64_t hash = 0xcbf29ce484222325;
   for (const uint64_t value :
        {uint64_t{sizeof(Header)}, uint64_t{offsetof(Header, submitted)}, uint64_t{sizeof(Record)},
-        uint64_t{offsetof(Record, kind)}, uint64_t{offsetof(Record, shape)}, uint64_t{kRecords},
-        uint64_t{kTemplates}, uint64_t{kPlanEntries}, uint64_t{kSites}, uint64_t{kStatsOffset},
-        uint64_t{kTotalBytes}}) {
+        uint64_t{offsetof(Record, kind)}, uint64_t{offsetof(Record, peer)},
+        uint64_t{offsetof(Record, shape)}, uint64_t{kRecords}, uint64_t{kTemplates},
+        uint64_t{kPlanEntries}, uint64_t{kSites}, uint64_t{kStatsOffset}, uint64_t{kTotalBytes}}) {
     hash = (hash ^ value) * 0x100000001b3;
   }
   return hash;

@@ -57,6 +57,7 @@ bool convert(ByteView memory, const Record& record, uint64_t sites, Operation* o
   out->shape.assign(record.shape, record.shape + std::min<size_t>(record.ndim, kMaxDims));
   out->bytes = record.bytes;
   out->process_set = record.process_set;
+  if (is_point_to_point(out->kind)) out->peer = std::max(0, record.peer) - 1;
   out->generation = record.generation;
   out->batch = record.batch;
   out->state = static_cast<State>(record.state);

@@ -27,6 +27,7 @@ struct Operation {
   Shape shape;
   int64_t bytes = 0;
   uint32_t process_set = 0;
+  Rank peer = -1;           // of a message, a rank of the job; -1: of none, or from anybody
   uint32_t generation = 0;  // of its plan
   uint64_t batch = 0;       // 0: in none yet
   State state = State::kNone;

@@ -192,7 +192,7 @@ void FlightRecorder::write(Record* to, const Record& from, uint64_t number) {
 
 FlightRecorder::RecordNumber FlightRecorder::submitted(const wire::Request& request,
                                                        uint32_t process_set, uint32_t site,
-                                                       Path path) {
+                                                       Path path, Rank peer) {
   Record record = {};
   fill(&record, request);
   record.submitted_ns = host::monotonic_ns();
@@ -200,6 +200,7 @@ FlightRecorder::RecordNumber FlightRecorder::submitted(const wire::Request& requ
   record.site = site;
   record.epoch = static_cast<uint32_t>(header().epoch);
   record.path = static_cast<uint8_t>(path);
+  record.peer = peer + 1;
   record.state = static_cast<uint8_t>(State::kSubmitted);
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   write(&records()[number % kRecords], record, number);

@@ -59,8 +59,9 @@ class FlightRecorder {
   uint32_t site(const std::string& text);
   std::string site_text(uint32_t number) const;
 
+  // peer: of a message, a rank of the job.
   RecordNumber submitted(const wire::Request& request, uint32_t process_set, uint32_t site,
-                         Path path);
+                         Path path, Rank peer = -1);
   void cached(RecordNumber number);  // was asked for by its number
   void planned(RecordNumber number);
   void agreed(RecordNumber number, int64_t now);
