@@ -114,6 +114,7 @@ Result<CallPtr> Engine::start(const Meeting& meeting, uint32_t process_set, int 
     }
     call->workspace_ = link->taken_at_most();
     if (link->idle()) return;
+    link->abandon();
     const std::lock_guard lock(mutex_);
     left_over_.push_back(link);
   };

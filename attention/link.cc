@@ -51,6 +51,10 @@ bool Link::idle() const {
                      [](const Message& message) { return message->released(); });
 }
 
+void Link::abandon() const {
+  for (const Message& message : messages_) place_.runtime->flight().abandoned(message->flight);
+}
+
 Result<Link::Message> Link::move(bool send, Rank peer, const std::byte* in, std::byte* out,
                                  int64_t bytes, bool answer) {
   if (bytes == 0) return Message();

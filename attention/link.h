@@ -67,6 +67,8 @@ class Link {
   int64_t taken_at_most() const { return most_; }
   // True when no message is under way, so that nobody uses the memory.
   bool idle() const;
+  // The call has failed: of messages that are under way, who never meets is no stall.
+  void abandon() const;
 
  private:
   struct Free {

@@ -36,6 +36,23 @@ flight::Snapshot read(const FlightRecorder& recorder) {
 
 }  // namespace
 
+TEST_CASE("a message has its peer, until nobody waits for it", "[flight]") {
+  const auto recorder = FlightRecorder::open(-1, {2, 4, 7, "node1", "job1"});
+  wire::Request message = request("recv.attention");
+  message.kind = CollectiveKind::kRecv;
+  const auto number = recorder->submitted(message, 0, 0, Path::kNegotiated, 0);
+  recorder->submitted(request("allreduce.a"), 0, 0, Path::kNegotiated);
+  flight::Snapshot s = read(*recorder);
+  CHECK(s.operations.at(0).peer == 0);
+  CHECK(s.operations.at(1).peer == -1);
+  recorder->abandoned(number);
+  s = read(*recorder);
+  CHECK(s.operations.at(0).peer == -1);
+  CHECK(s.operations.at(0).title() == "recv 'attention'");
+  CHECK(s.operations.at(0).shape == Shape{3});
+  CHECK_FALSE(s.operations.at(0).ended());
+}
+
 TEST_CASE("an operation is found with all that was said about it", "[flight]") {
   const auto recorder = FlightRecorder::open(-1, {2, 4, 7, "node1", "job1"});
   const uint32_t site = recorder->site("train.py:12 in step");

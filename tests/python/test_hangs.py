@@ -173,6 +173,29 @@ def test_a_ring_in_which_a_rank_waits_for_ever_is_explained_and_ended(how, tmp_p
         assert re.search(text, output), (text, output)
 
 
+# Messages of the failed call that never meet are nobody's wait.
+OVER = """
+import time, numpy as np, rueda as hvd
+from rueda.attention import ring_attention
+hvd.init()
+q = np.ones((1, 8, 2, 16), np.float32)
+try:  # the first needs nothing of the last, whose call is another
+    ring_attention(q, q, q, length=24, window_size=(8, 0), softmax_scale=1.0 + (hvd.rank() == 2))
+except hvd.HorovodInternalError as error:
+    print("told:", error, flush=True)
+began = time.monotonic()
+while hvd.allreduce(np.array([time.monotonic() - began]), op=hvd.Min, name="passed")[0] < 3: time.sleep(0.1)
+"""
+
+
+def test_a_call_that_has_failed_is_no_stall(tmp_path):
+    script = tmp_path / "over.py"
+    script.write_text(OVER)
+    code, output = launch(3, [sys.executable, script], SOON, folder=tmp_path)
+    assert code == 0 and output.count("told: ") == 2, output
+    assert "stalled" not in output, output
+
+
 def test_a_folder_that_hangs_keeps_nobody_waiting_for_ever(tmp_path):
     folder = tmp_path / "flight"
     folder.mkdir()

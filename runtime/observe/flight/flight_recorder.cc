@@ -237,6 +237,17 @@ State FlightRecorder::state_of(Record* record) {
   return static_cast<State>(reinterpret_cast<const uint8_t*>(&value)[5]);
 }
 
+void FlightRecorder::abandoned(RecordNumber number) {
+  Record* const r = of(number);
+  if (r == nullptr) return;
+  static_assert(offsetof(Record, kind) % kWord == 0);
+  constexpr size_t kPeer = offsetof(Record, peer) - offsetof(Record, kind);
+  auto* const word = reinterpret_cast<uint64_t*>(&r->kind);
+  uint64_t value = std::atomic_ref<uint64_t>(*word).load(std::memory_order_relaxed);
+  std::memset(reinterpret_cast<std::byte*>(&value) + kPeer, 0, sizeof(r->peer));
+  put(word, value);
+}
+
 void FlightRecorder::cached(RecordNumber number) {
   if (Record* const r = of(number)) set_state(r, State::kSubmitted, Path::kCached);
 }

@@ -5,8 +5,8 @@
 // batch of a step plan. The memory is the agent's (then it is readable after this process was
 // killed), else this process's own.
 //
-// Ownership: the mapping, with who asks for it. Threads: submitted() and site() from any; the rest
-// from who has the progress lock.
+// Ownership: the mapping, with who asks for it. Threads: submitted(), abandoned() and site() from
+// any; the rest from who has the progress lock.
 #pragma once
 
 #include <atomic>
@@ -67,6 +67,9 @@ class FlightRecorder {
   void agreed(RecordNumber number, int64_t now);
   void started(RecordNumber number, uint64_t batch, int64_t now);
   void ended(RecordNumber number, int64_t now, bool well);
+  // A message for which nobody waits any more, while it is under way: it is as one from anybody.
+  // Any thread.
+  void abandoned(RecordNumber number);
   // Members of a process set, once it is known.
   void members(uint32_t process_set, const std::vector<Rank>& ranks);
 
