@@ -8,7 +8,7 @@
 
 #include "collectives/base/check.h"
 #include "collectives/base/log.h"
-#include "runtime/negotiation/stall_limit.h"
+#include "collectives/base/stall_limit.h"
 
 namespace rueda::attention {
 namespace {
@@ -155,7 +155,7 @@ Status Link::named(const Status& status, const std::string& where, const char* d
 // The peer has not called it, or its call has no such message: then it may wait for this rank, too.
 Status Link::look_for_stall(const engine::Request& message, double seconds) {
   const Config& config = place_.runtime->config();
-  const auto [limit, reason] = negotiation::stall_limit(config);
+  const auto [limit, reason] = stall_limit(config);
   if (limit > 0 && seconds >= limit) {
     const std::string known = place_.runtime->flight().mail();
     return deadline_exceeded(fmt::format("nothing for {:.0f} s ({}){}{}", seconds, reason,

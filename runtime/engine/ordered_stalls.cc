@@ -6,9 +6,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "collectives/base/log.h"
+#include "collectives/base/stall_limit.h"
 #include "runtime/engine/ordered_call.h"
 #include "runtime/negotiation/agreement.h"
-#include "runtime/negotiation/stall_limit.h"
 
 namespace rueda::engine {
 namespace {
@@ -34,7 +34,7 @@ void OrderedGroup::look_for_stalls(Time now) {
     return;
   }
   const double stall = shared_.config->stall_check_seconds;
-  const double give_up = negotiation::stall_limit(*shared_.config).seconds;
+  const double give_up = stall_limit(*shared_.config).seconds;
   // The others are told early, so that a passed deadline can say who is missing; the log speaks
   // after the stall time.
   double period = stall > 0 ? std::min(1.0, stall) : 1.0;
@@ -71,7 +71,7 @@ void OrderedGroup::name_absentees(const Call& call, double age) {
   if (missing.empty()) return;
   for (Request* member : call.members) member->set_note("not yet called by " + missing);
   const std::string title = negotiation::title_of(call.members.front()->announcement);
-  const auto [give_up, reason] = negotiation::stall_limit(*shared_.config);
+  const auto [give_up, reason] = stall_limit(*shared_.config);
   if (give_up > 0 && age >= give_up) {
     const std::string known = shared_.flight->mail();
     return fail(deadline_exceeded(fmt::format(

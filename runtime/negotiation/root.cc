@@ -4,8 +4,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/stall_limit.h"
 #include "runtime/negotiation/portions.h"
-#include "runtime/negotiation/stall_limit.h"
 
 namespace rueda::negotiation {
 namespace {

@@ -168,7 +168,7 @@ def test_a_ring_in_which_a_rank_waits_for_ever_is_explained_and_ended(how, tmp_p
         rf"ruedarun: stalled for .*: (recv|send) 'attention' uint8\[\d+\] (from|to) {peer}\b",
         rf"ruedarun:   not in: {peer} \(pid \d+\) does something else: blocked in ",
         rf"stalled: a message (from|to) {peer} \(pid .* has it called the same attention",
-        rf"DeadlineExceeded: attention forward, step 1 of 1, .* {peer}: nothing for \d+ s \(RUEDA_STALL_SHUTDOWN",
+        rf"DeadlineExceeded: attention forward, step 1 of 1, .* {peer}: nothing for \d+ s \(RUEDA_STALL_SHUTDOWN_TIME_SECONDS",
     ):
         assert re.search(text, output), (text, output)
 

@@ -1,6 +1,6 @@
-#include "runtime/negotiation/stall_limit.h"
+#include "collectives/base/stall_limit.h"
 
-namespace rueda::negotiation {
+namespace rueda {
 
 StallLimit stall_limit(const Config& config) {
   constexpr double kForTheLauncher = 2;  // which has its say first, with the policy
@@ -12,4 +12,4 @@ StallLimit stall_limit(const Config& config) {
   return {shutdown, "RUEDA_STALL_SHUTDOWN_TIME_SECONDS"};
 }
 
-}  // namespace rueda::negotiation
+}  // namespace rueda

@@ -3,7 +3,7 @@
 
 #include "collectives/base/config.h"
 
-namespace rueda::negotiation {
+namespace rueda {
 
 struct StallLimit {
   double seconds;      // 0: never
@@ -11,4 +11,4 @@ struct StallLimit {
 };
 StallLimit stall_limit(const Config& config);
 
-}  // namespace rueda::negotiation
+}  // namespace rueda
