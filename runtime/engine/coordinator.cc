@@ -236,7 +236,7 @@ void Coordinator::take(Request* request) {
     agents_.life->submitted(request->announcement.name, now.time_since_epoch().count());
   if (state_ == State::kBroken) return finisher_.finish(request, verdict_);
   if (state_ == State::kEnded) return finisher_.finish(request, queue_->closed());
-  if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+  if (is_point_to_point(kind)) {
     quiet_ = false;
     return request->device >= 0 ? device_messages_.start(request) : global().start_message(request);
   }

@@ -45,7 +45,7 @@ OrderedGroup::CallPtr OrderedGroup::make_call() {
 void OrderedGroup::take(Request* request, Time now) {
   request->since = now;
   const CollectiveKind kind = request->announcement.kind;
-  if (kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv) {
+  if (is_point_to_point(kind)) {
     if (!refuse_capture({&request, 1})) take_message(request);
     return;
   }

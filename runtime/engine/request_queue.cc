@@ -9,8 +9,7 @@ namespace rueda::engine {
 namespace {
 
 bool has_name(const Request& request) {
-  return request.announcement.kind != CollectiveKind::kSend &&
-         request.announcement.kind != CollectiveKind::kRecv && !request.set->ordered;
+  return !is_point_to_point(request.announcement.kind) && !request.set->ordered;
 }
 
 // Between the two halves of a claim: it has what it needs.

@@ -398,10 +398,8 @@ Result<std::vector<Request*>> Runtime::claim(std::span<const RequestPtr> request
   for (const RequestPtr& request : requests) {
     if (recorder_.on()) request->submitted = std::chrono::steady_clock::now();
     if (request->set->ordered) continue;  // once it has its number
-    const bool is_message = is_point_to_point(request->announcement.kind);
-    request->flight =
-        flight_->submitted(request->announcement, request->set->id, request->site,
-                           flight::Path::kNegotiated, is_message ? request->peer : -1);
+    request->flight = flight_->submitted(request->announcement, request->set->id, request->site,
+                                         flight::Path::kNegotiated, request->peer);
   }
   auto claimed = queue_->claim_numbered(requests);
   if (claimed.ok()) return claimed;

@@ -200,7 +200,7 @@ FlightRecorder::RecordNumber FlightRecorder::submitted(const wire::Request& requ
   record.site = site;
   record.epoch = static_cast<uint32_t>(header().epoch);
   record.path = static_cast<uint8_t>(path);
-  record.peer = peer + 1;
+  if (is_point_to_point(request.kind)) record.peer = peer + 1;
   record.state = static_cast<uint8_t>(State::kSubmitted);
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   write(&records()[number % kRecords], record, number);
