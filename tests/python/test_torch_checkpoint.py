@@ -15,6 +15,7 @@ import rueda.torch as hvd
 import torch
 from expect import eventually, raises
 from rueda.torch import _files, _safetensors, checkpoint
+from rueda.torch._moving import moved
 from rueda.torch.checkpoint import _copying, _marks, _shares, _writing, latest, load, resume, save, wait
 from test_sharded_checkpoint import remove, shared_folder
 from worlds import ranks, results, run_ranks
@@ -506,9 +507,12 @@ def test_plain_bytes_are_copied_without_pytorch_and_all_else_by_it():
     complex_ = torch.complex(torch.rand(5), torch.rand(5))
     plain = [torch.rand(7, 3), torch.rand(1 << 19), torch.empty(0), torch.tensor(3), torch.rand(4, 6)[1:3]]
     other = [torch.rand(6, 4).t(), complex_.conj(), complex_.conj().imag, torch.rand(10)[::2]]
+    other.append(torch.rand(4).as_subclass(type("Subclass", (torch.Tensor,), {})))  # may have no memory of its own
     sources = [*plain, *other]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
-    _, left = _copying._moved(targets, sources)
+    left = [source for target, source in zip(targets, sources) if not moved(target, source)]
     assert [id(each) for each in left] == [id(each) for each in other]
+    assert all(torch.equal(target, source) for target, source in zip(targets, plain))
+    assert not moved(torch.zeros(6, 4).t(), torch.rand(4, 6))
     _copying._copy(targets, sources, False)
     assert all(torch.equal(target, source) for target, source in zip(targets, sources))

@@ -5,6 +5,8 @@ import mmap
 
 import torch
 
+from rueda.torch._moving import moved
+
 LARGE = 2 << 20
 _LEAST = 2 * LARGE  # bytes; what is smaller may have no large page in it
 
@@ -30,4 +32,5 @@ def empty_like(tensor):
 
 def clone(tensor):
     """`torch.clone` into such memory."""
-    return empty_like(tensor).copy_(tensor)
+    copy = empty_like(tensor)
+    return copy if moved(copy, tensor) else copy.copy_(tensor)

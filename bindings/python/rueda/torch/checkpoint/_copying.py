@@ -3,18 +3,14 @@
 All that depends on names, types and shapes alone is kept as well: from one save to the next they rarely change.
 """
 
-import ctypes
 import hashlib
 import json
 
 import torch
 
 from rueda.torch import _large_pages, _safetensors
+from rueda.torch._moving import moved
 from rueda.torch.checkpoint import _shares
-
-_BRIEF = 1 << 20  # bytes: to let go of the interpreter's lock for less would be to wait for it longer
-_move = ctypes.PyDLL(None).memmove
-_move.restype, _move.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 _last = None  # the layout of the save before
 _room = None  # the memory of its copy
@@ -89,26 +85,14 @@ def _source(layout, part, tensor):
 
 def _copy(targets, sources, is_deferred):
     if not is_deferred:
-        targets, sources = _moved(targets, sources)
+        rest = [pair for pair in zip(targets, sources) if not moved(*pair)]
+        targets, sources = [target for target, _ in rest], [source for _, source in rest]
     together = getattr(torch, "_foreach_copy_", None)  # from PyTorch 2.1 on
     if together is not None and targets:
         together(targets, sources, non_blocking=is_deferred)
     else:
         for target, source in zip(targets, sources):
             target.copy_(source, non_blocking=is_deferred)
-
-
-def _moved(targets, sources):
-    """Copies what is plain bytes, which takes PyTorch a fifth longer for many tensors; returns the rest."""
-    left = [], []
-    for target, source in zip(targets, sources):
-        nbytes = target.nbytes
-        if source.device.type == "cpu" and source.is_contiguous() and not source.is_neg() and not source.is_conj():
-            (_move if nbytes < _BRIEF else ctypes.memmove)(target.data_ptr(), source.data_ptr(), nbytes)
-        else:
-            left[0].append(target)
-            left[1].append(source)
-    return left
 
 
 class _Room:

@@ -15,6 +15,7 @@ import warnings
 import torch
 
 from rueda.torch import _large_pages
+from rueda.torch._moving import moved
 from rueda.torch.memory import storage_of
 from rueda.torch.elastic._streams import Streams
 
@@ -291,7 +292,8 @@ class Copies:
             raise self._error
 
     def _copy(self, i):
-        self._buffers[i].copy_(self._live[i])
+        if not moved(self._buffers[i], self._live[i]):
+            self._buffers[i].copy_(self._live[i])
 
     def _copy_late(self):
         try:

@@ -1,0 +1,27 @@
+"""Copies of tensors in host memory as plain bytes: of large ones that takes half of the time of `torch.Tensor.copy_`."""
+
+import ctypes
+
+import torch
+
+_BRIEF = 1 << 20  # bytes: to let go of the interpreter's lock for less would be to wait for it longer
+_move = ctypes.PyDLL(None).memmove
+_move.restype, _move.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def moved(target, source):
+    """Copies ``source`` into ``target``, of its dtype and shape, if both are plain bytes without gaps; returns whether they are.
+
+    No version counts it, and autograd does not see it.
+    """
+    if not (_is_plain(target) and _is_plain(source)):
+        return False
+    nbytes = source.numel() * source.element_size()
+    (_move if nbytes < _BRIEF else ctypes.memmove)(target.data_ptr(), source.data_ptr(), nbytes)
+    return True
+
+
+def _is_plain(tensor):
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    return tensor.is_contiguous() and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj())
