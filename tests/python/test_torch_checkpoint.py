@@ -516,3 +516,14 @@ def test_plain_bytes_are_copied_without_pytorch_and_all_else_by_it():
     assert not moved(torch.zeros(6, 4).t(), torch.rand(4, 6))
     _copying._copy(targets, sources, False)
     assert all(torch.equal(target, source) for target, source in zip(targets, sources))
+
+
+def test_large_ones_are_left_to_pytorch_where_it_has_more_than_two_threads():
+    target, source, threads = torch.empty(16 << 20, dtype=torch.uint8), torch.ones(16 << 20, dtype=torch.uint8), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert not moved(target, source) and moved(target[:-1], source[:-1])
+        torch.set_num_threads(2)
+        assert moved(target, source) and target.all()
+    finally:
+        torch.set_num_threads(threads)
