@@ -189,23 +189,27 @@ def test_no_flipped_bit_is_accepted():
 @ranks(2, 3)
 def test_digests_made_before_all_meet_are_used_unless_a_tensor_has_changed():
     newcomer = hvd.rank() == hvd.size() - 1
-    for change in "none", "content", "another tensor":
+    for change in "none", "content", "another tensor", "another copy":
         tensors = [("first", torch.arange(3000.0)), ("second", torch.ones(7))]
+        copies = [tensors[0][1].clone(), None]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_transfer, "PIECE", PIECE)
             patch.setattr(_transfer, "_holders", lambda: range(hvd.size() - 1))
-            early = None if newcomer else EarlyDigests([tensor for _, tensor in tensors])
+            early = None if newcomer else EarlyDigests([tensor for _, tensor in tensors], lambda _: copies)  # noqa: B023
             if newcomer:
                 tensors[0][1].zero_()
             else:
                 early.of([tensor for _, tensor in tensors]).ranges_of([])  # waits for them
             if change == "content":
                 tensors[0][1].add_(1)
+                copies[0] = None
             if change == "another tensor":
                 tensors[1] = "second", torch.full((7,), 2.0)
+            if change == "another copy":
+                copies[0] = copies[0].clone()
             later, digest = [], _reading.Ranges.digest
             patch.setattr(_reading.Ranges, "digest", lambda ranges, piece: (later.append(piece), digest(ranges, piece))[1])
-            moved = share_tensors(tensors, "model", early=early)
+            moved = share_tensors(tensors, "model", None if newcomer else lambda _: copies, early)  # noqa: B023
         assert torch.equal(tensors[0][1], torch.arange(3000.0) + (change == "content"))
         assert torch.equal(tensors[1][1], torch.full((7,), 2.0 if change == "another tensor" else 1.0))
         if newcomer:

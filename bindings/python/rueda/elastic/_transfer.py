@@ -69,7 +69,7 @@ def share(arrays, what, names=(), holders=None, offered=None, early=None):
     offered : list of numpy.ndarray, optional
         What others may read instead: copies of ``arrays``. If one is none, its pieces come by messages.
     early : Early, optional
-        Of ``arrays`` as they are.
+        Of what is offered, which is what ``arrays`` have.
 
     Raises
     ------
@@ -79,12 +79,13 @@ def share(arrays, what, names=(), holders=None, offered=None, early=None):
         A rank was lost; or a piece came wrong `TRIES` times. What a rank holds in ``arrays`` is then of no use.
     """
     pieces = _cut([array.size for array in arrays])
-    offer = Offer(arrays if offered is None else offered)
+    offered = arrays if offered is None else offered
+    offer = Offer(offered)
     places = _meet([array.size for array in arrays], what, list(names), offer)
     if basics.size() == 1 or not pieces:
         return Moved(0, 0)
     sources = _sources(places, _holders() if holders is None else holders)
-    digested = None if early is None or sources else early.ranges_of(arrays)
+    digested = None if early is None or sources else early.ranges_of(offered)
     return _Exchange(arrays, pieces, what, sources, digested).run()
 
 

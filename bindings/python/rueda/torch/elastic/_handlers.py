@@ -66,7 +66,7 @@ class _Copied(StateHandler):
             self.copies = self.copies.anew()
 
     def expect_sync(self):
-        self._early = EarlyDigests(self._shared())
+        self._early = EarlyDigests(self._shared(), self.copies.of)
 
     def forget_sync(self):
         self._early = None
