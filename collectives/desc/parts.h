@@ -17,6 +17,8 @@ struct Part {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t count = 0;  // elements
+
+  bool operator==(const Part&) const = default;
 };
 
 // A run of elements inside one part.

@@ -31,6 +31,25 @@ Status with_op(Session& session, const nccl::Reduction& reduction, Function call
   return called;
 }
 
+// A batch's packing, which stays what it is as long as its tensors lie where they did.
+class Packed {
+ public:
+  // Null: they are reduced where they lie.
+  const Packing* of(std::span<const Part> tensors, DType dtype, std::byte* buffer) {
+    if (!std::equal(tensors.begin(), tensors.end(), parts_.begin(), parts_.end())) {
+      packing_ = plan_packing(tensors, dtype, buffer);
+      parts_.assign(tensors.begin(), tensors.end());
+    }
+    return packing_ ? &*packing_ : nullptr;
+  }
+
+  const Packing* used = nullptr;  // by the call under way
+
+ private:
+  std::vector<Part> parts_;
+  std::optional<Packing> packing_;
+};
+
 template <typename Type>
 size_t unsigned_of(Type count) {
   return static_cast<size_t>(count);
@@ -57,23 +76,24 @@ Script DeviceCommunicator::allreduce(const CollectiveDesc& desc, std::span<const
                                    scaling.finish.divisor, size());
   if (!plan.ok()) return combine(desc, tensors, plan.status());
   // Chosen when its turn has come: only then is it known whether all ranks can pack.
-  auto packing = std::make_shared<std::optional<Packing>>();
+  auto packed = std::make_shared<Packed>();
   Stage stage;
-  stage.after = [this, packing](Session& s) -> Status {
-    return *packing ? copy(s, (*packing)->out, (*packing)->format) : Status();
+  stage.after = [this, packed](Session& s) -> Status {
+    const Packing* const packing = packed->used;
+    return packing != nullptr ? copy(s, packing->out, packing->format) : Status();
   };
-  stage.calls = [this, packing, tensors, dtype = desc.dtype,
+  stage.calls = [this, packed, tensors, dtype = desc.dtype,
                  reduction = *plan](Session& s) -> Status {
     RUEDA_RETURN_IF_ERROR(check_reduction(reduction.type, s.library().version(), capability_));
-    packing->reset();
     // A graph may run at the same time as what comes after it: the buffer is not for both.
-    if (buffer_.data != nullptr && !s.captures())
-      *packing = plan_packing(tensors, dtype, buffer_.data.get());
-    if (*packing) RUEDA_RETURN_IF_ERROR(copy(s, (*packing)->in, (*packing)->format));
+    const bool packs = buffer_.data != nullptr && !s.captures();
+    packed->used = packs ? packed->of(tensors, dtype, buffer_.data.get()) : nullptr;
+    const Packing* const packing = packed->used;
+    if (packing != nullptr) RUEDA_RETURN_IF_ERROR(copy(s, packing->in, packing->format));
     return with_op(s, reduction, [&](nccl::Op number) -> Status {
-      if (*packing) {
+      if (packing != nullptr) {
         return s.call("ncclAllReduce", s.library()->all_reduce, buffer_.data.get(),
-                      buffer_.data.get(), unsigned_of((*packing)->count) * reduction.parts,
+                      buffer_.data.get(), unsigned_of(packing->count) * reduction.parts,
                       reduction.type, number);
       }
       for (const Part& part : tensors) {

@@ -226,7 +226,7 @@ Result<cuda::EventPtr> Session::mark() {
     const std::lock_guard lock(mutex_);
     last_ = event;
   }
-  options_.watcher->stir();
+  options_.watcher->expect();
   return event;
 }
 
