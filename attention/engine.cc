@@ -180,6 +180,14 @@ Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backwar
   return call->status();
 }
 
+Status Engine::run(std::span<const AttentionPlan* const> plans, bool backward,
+                   cuda::DevicePtr device, const DeviceKernels& kernels,
+                   std::vector<int64_t>* sent) {
+  // One of them says what all ranks do.
+  if (!plans.empty()) RUEDA_RETURN_IF_ERROR(check_once(*plans.front(), true));
+  return run_virtual(plans, backward, std::move(device), kernels, sent);
+}
+
 Result<Engine::Decode> Engine::meet(DecodeSpec spec, uint32_t process_set, bool on_device) const {
   spec.rank = 0;
   spec.ranks = 1;

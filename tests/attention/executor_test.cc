@@ -604,6 +604,16 @@ TEST_CASE("an engine that checks programs refuses a plan that would go wrong", "
     CHECK(message.find("attention program of rank") != std::string::npos);
     CHECK(message.find("this is a bug of rueda") != std::string::npos);
   }
+  // Of virtual ranks too, before anything is called back.
+  std::vector<AttentionPlan> plans;
+  std::vector<const AttentionPlan*> all;
+  for (const Rank rank : {0, 1}) plans.push_back(plan_of(simple(64, 2, 2, 2, 8), rank));
+  plans[0].backward.sends.pop_back();
+  for (const AttentionPlan& plan : plans) all.push_back(&plan);
+  std::vector<int64_t> sent;
+  Engine alone(nullptr, &kernels, true);
+  const Status status = alone.run(all, false, nullptr, {}, &sent);
+  CHECK(status.message().find("attention program of rank") != std::string::npos);
 }
 
 }  // namespace rueda::testing
