@@ -62,9 +62,19 @@ Engine::Meeting Engine::meeting(const AttentionPlan& plan, bool backward) {
 
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, int threads,
                               bool backward, Body body, bool inline_call) {
-  for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
-    RUEDA_RETURN_IF_ERROR(
-        kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
+  Status wrong;
+  for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)}) {
+    if (wrong.ok())
+      wrong =
+          kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()});
+  }
+  if (!wrong.ok()) {
+    if (plan.spec.ranks == 1) return wrong;
+    body = [wrong](Link* link, const Means&) {  // which the other ranks must hear
+      link->refuse();
+      return wrong;
+    };
+  }
   RUEDA_RETURN_IF_ERROR(check_once(plan, false));
   return start(meeting(plan, backward), process_set, threads, std::move(body), inline_call);
 }
@@ -178,6 +188,14 @@ Status Engine::run(const AttentionPlan& plan, uint32_t process_set, bool backwar
                                                  },
                                                  true));
   return call->status();
+}
+
+Status Engine::run(std::span<const AttentionPlan* const> plans, bool backward,
+                   cuda::DevicePtr device, const DeviceKernels& kernels,
+                   std::vector<int64_t>* sent) {
+  // One of them says what all ranks do.
+  if (!plans.empty()) RUEDA_RETURN_IF_ERROR(check_once(*plans.front(), true));
+  return run_virtual(plans, backward, std::move(device), kernels, sent);
 }
 
 Result<Engine::Decode> Engine::meet(DecodeSpec spec, uint32_t process_set, bool on_device) const {

@@ -67,6 +67,9 @@ class Engine {
   // still use its memory.
   Status run(const AttentionPlan& plan, uint32_t process_set, bool backward,
              const DeviceKernels& kernels, bool* under_way);
+  // Without a job: that of all ranks of one process, as run_virtual().
+  Status run(std::span<const AttentionPlan* const> plans, bool backward, cuda::DevicePtr device,
+             const DeviceKernels& kernels, std::vector<int64_t>* sent);
   // spec.ranks and spec.rank are set to those of the process set. Inline where it has one rank.
   Result<CallPtr> decode(DecodeSpec spec, uint32_t process_set, int threads,
                          const DecodeTensors& tensors);

@@ -90,6 +90,17 @@ Status Kernels::add(const LocalKernel* kernel) {
 }
 
 Status Kernels::use(const std::string& name) {
+  RUEDA_RETURN_IF_ERROR(take(name));
+  asked_ = true;
+  return {};
+}
+
+Status Kernels::use_setting(const std::string& name) {
+  if (asked_) return {};
+  return take(name);
+}
+
+Status Kernels::take(const std::string& name) {
   const bool measured = name == "measured";
   if (measured || name.empty() || name == "auto") {
     forced_ = nullptr;

@@ -50,6 +50,8 @@ class Kernels {
   // From now on calls choose so: "auto" or "", "measured", or a kernel's name. InvalidArgument
   // lists the names that this machine has.
   Status use(const std::string& name);
+  // The same of a setting: what use() has said stays.
+  Status use_setting(const std::string& name);
 
   // Null: the kernel that was asked for does not take it.
   const LocalKernel* find(const KernelNeeds& needs) const;
@@ -58,12 +60,14 @@ class Kernels {
   Status check(const KernelNeeds& needs) const;
 
  private:
+  Status take(const std::string& name);
   bool measures(DType queries) const;
   const KernelChoice& fastest(const KernelNeeds& needs) const;
   const LocalKernel* of_highest_priority(const KernelNeeds& needs) const;
 
   mutable std::mutex mutex_;
   std::vector<const LocalKernel*> all_;  // guarded
+  std::atomic<bool> asked_{false};       // by use()
   std::atomic<const LocalKernel*> forced_{nullptr};
   std::atomic<bool> measured_{false};  // whatever the dtypes
   // Of each class, and of how many kernels there were; guarded. Nothing is ever taken away.

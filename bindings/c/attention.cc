@@ -157,13 +157,21 @@ Result<attention::DeviceKernels> convert(const rueda_attention_device* device) {
                                   c.reason, c.reason_bytes};
 }
 
-// Without a job: rank 0 of 1. Its threads live as long as the process.
-attention::Engine* local_engine() {
-  static auto* const engine = new attention::Engine(nullptr, &rueda::c_abi::kernels());
+// Without a job: of rank 0 of 1. It lives as long as the process, by the settings of when it was
+// asked for first.
+Result<attention::Engine*> local_engine() {
+  static std::mutex mutex;
+  static attention::Engine* engine = nullptr;
+  const std::lock_guard lock(mutex);
+  if (engine == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(const rueda::Config config, rueda::load_config(::getenv));
+    RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().use_setting(config.attention_kernel));
+    engine = new attention::Engine(nullptr, &rueda::c_abi::kernels(), config.check_programs);
+  }
   return engine;
 }
 
-// A GPU without a job. Opened once, for as long as the process lives, by the settings of then.
+// A GPU without a job, likewise.
 Result<rueda::cuda::DevicePtr> local_device(int ordinal) {
   static std::mutex mutex;
   static rueda::nccl::Machine* machine = nullptr;
@@ -184,7 +192,10 @@ struct Site {
 };
 
 Result<Site> site_of(rueda_context* context) {
-  if (context == nullptr) return Site{nullptr, local_engine()};
+  if (context == nullptr) {
+    RUEDA_ASSIGN_OR_RETURN(attention::Engine* const engine, local_engine());
+    return Site{nullptr, engine};
+  }
   RUEDA_ASSIGN_OR_RETURN(auto member, rueda::c_abi::use(context));
   attention::Engine* const engine = member->attention();
   return Site{std::move(member), engine};
@@ -471,13 +482,13 @@ int32_t rueda_attention_run(rueda_context* context, const rueda_attention_plan* 
           "attention: without a job there must be the plans of all ranks "
           "of one call, in their order");
     }
+    RUEDA_ASSIGN_OR_RETURN(attention::Engine* const engine, local_engine());
     rueda::cuda::DevicePtr on;
     if (kernels.device >= 0) {
       RUEDA_ASSIGN_OR_RETURN(on, local_device(kernels.device));
     }
     std::vector<int64_t> bytes;
-    const Status status =
-        attention::run_virtual(ranks, backward != 0, std::move(on), kernels, &bytes);
+    const Status status = engine->run(ranks, backward != 0, std::move(on), kernels, &bytes);
     if (sent != nullptr) std::copy(bytes.begin(), bytes.end(), sent);
     return status;
   });
@@ -604,6 +615,7 @@ int32_t rueda_attention_kernel_for(int32_t q_dtype, int32_t k_dtype, int64_t hea
   return rueda::c_abi::guarded(error, [&]() -> Status {
     const attention::KernelNeeds needs{static_cast<rueda::DType>(q_dtype),
                                        static_cast<rueda::DType>(k_dtype), head_dim};
+    RUEDA_RETURN_IF_ERROR(local_engine().status());  // the setting
     RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().check(needs));
     const attention::KernelChoice choice = rueda::c_abi::kernels().choose(needs);
     const auto fill = [](const std::string& text, char* to, size_t size) {

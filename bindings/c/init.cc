@@ -192,7 +192,7 @@ Status prepare(const rueda_init_options* said, Start* start) {
       "rank " + std::to_string(options.place.rank) + "/" + std::to_string(options.place.size),
       config.log_hide_time);
   RUEDA_RETURN_IF_ERROR(choose_kernels(config.simd_target));
-  RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().use(config.attention_kernel));
+  RUEDA_RETURN_IF_ERROR(rueda::c_abi::kernels().use_setting(config.attention_kernel));
   RUEDA_DEBUG("bootstrap", "rank {} of {}, from {}", options.place.rank, options.place.size,
               options.place.source);
   if (config.autotune && options.place.rank == 0) {

@@ -179,12 +179,12 @@ inline Answer put_together(const attention::AttentionSpec& spec,
   return answer;
 }
 
-// A world with an engine for each rank.
+// A world with an engine for each rank. Each plan's programs are checked before they run.
 class AttentionWorld {
  public:
   explicit AttentionWorld(Rank size, Kind kind = Kind::kShm) : world_(kind, size) {
     for (Rank r = 0; r < size; ++r)
-      engines_.push_back(std::make_unique<attention::Engine>(&world_[r], &kernels_));
+      engines_.push_back(std::make_unique<attention::Engine>(&world_[r], &kernels_, true));
   }
   RuntimeWorld& runtimes() { return world_; }
   attention::Kernels& kernels() { return kernels_; }

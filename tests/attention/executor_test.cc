@@ -149,6 +149,27 @@ TEST_CASE("ranks whose softcap or slopes differ are told so, and kernels without
                                   nullptr, true);
   CHECK(call.status().message().find("'plain'") != std::string::npos);
   CHECK(call.status().message().find("softcap") != std::string::npos);
+  // On one rank alone: the other, which would wait for it, is told, and the next call goes on.
+  spec.ranks = 2;
+  RuntimeWorld two(Kind::kShm, 2);
+  const auto messages = two.run([&](Rank rank, engine::Runtime& runtime) {
+    Kernels own;
+    must(own.add(&plain));
+    must(own.use(rank == 1 ? "plain" : "auto"));
+    Engine engine(&runtime, &own);
+    const Problem problem = make_problem(spec, 1);
+    std::string said = "nothing was wrong";
+    try {
+      run_rank(&engine, problem, rank);
+    } catch (const Failure& failure) {
+      said = failure.what();
+    }
+    must(own.use("auto"));
+    run_rank(&engine, problem, rank);
+    return said;
+  });
+  CHECK(messages[0].find("the call of rank 1") != std::string::npos);
+  CHECK(messages[1].find("'plain'") != std::string::npos);
 }
 
 TEST_CASE("head sizes 32 to 256 and odd ones are exact", "[attention]") {
@@ -604,6 +625,16 @@ TEST_CASE("an engine that checks programs refuses a plan that would go wrong", "
     CHECK(message.find("attention program of rank") != std::string::npos);
     CHECK(message.find("this is a bug of rueda") != std::string::npos);
   }
+  // Of virtual ranks too, before anything is called back.
+  std::vector<AttentionPlan> plans;
+  std::vector<const AttentionPlan*> all;
+  for (const Rank rank : {0, 1}) plans.push_back(plan_of(simple(64, 2, 2, 2, 8), rank));
+  plans[0].backward.sends.pop_back();
+  for (const AttentionPlan& plan : plans) all.push_back(&plan);
+  std::vector<int64_t> sent;
+  Engine alone(nullptr, &kernels, true);
+  const Status status = alone.run(all, false, nullptr, {}, &sent);
+  CHECK(status.message().find("attention program of rank") != std::string::npos);
 }
 
 }  // namespace rueda::testing

@@ -15,6 +15,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: only with scripts/test --all")
     # PyTorch's threads spin while they wait for each other, each on a core that another test's rank or a compiler needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("RUEDA_CHECK_PROGRAMS", "1")  # of every plan of attention, in jobs too
     if config.getoption("markexpr") == "not slow":
         quick = str(pathlib.Path(__file__).resolve().parent / "quick_start")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (quick, os.environ.get("PYTHONPATH"))))

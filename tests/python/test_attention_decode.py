@@ -181,6 +181,35 @@ def test_a_prompt_of_ring_attention_is_gone_on_with():
     np.testing.assert_allclose(last, whole[:, -1:], rtol=2e-5, atol=2e-5)
 
 
+def prompts_in_chunks(as_tensors=torch.from_numpy):
+    """A cache that is filled a chunk at a time: what the queries of each chunk see is what the whole prompt at once shows them."""
+    rank, size = hvd.rank(), hvd.size()
+    length, heads, kv_heads, d = 61, 6, 2, 20
+    q, k, v = problem(11, [length], length, heads, kv_heads, d)
+    cases = [{}, {"left": 9, "global_tokens": 4, "sinks": [0.5, -2.0, 3.0, 0.0, 1.0, 9.0], "softcap": 2.0}]
+    wanted = [expected(q, k, v, [length], **case) for case in cases]
+    whole = [as_tensors(x) for x in caches(k, v, rank, size)]
+    blocks, table = paged([x.numpy() for x in whole], 4, 3)
+    blocks = [as_tensors(x) for x in blocks]
+    for begin in range(0, length, 6 * size):
+        end = min(begin + 6 * size, length)
+        chunk = as_tensors(q[:, begin:end])
+        # Queries, spread as the cache is: what travels is what takes fewer bytes.
+        own = ra.shard_sequence(chunk, layout="striped")
+        here = [x[:, : len(range(rank, end, size))] for x in whole]
+        out = ra.ring_attention(own, *here, causal=True, layout="striped", length=end - begin, key_length=end)
+        close([out], [wanted[0][0][:, begin:end][:, rank::size]])
+        # All of them on each rank, of a paged cache: windows with global tokens and sinks too.
+        for case, (right, lse) in zip(cases, wanted):
+            result = ra.decode_attention(chunk, *blocks, [end], block_table=table, return_lse=True, **options_of(case))
+            close(result, (right[:, begin:end], lse[:, :, begin:end]))
+
+
+@ranks(1, 2, 3)
+def test_prompts_in_chunks_are_those_at_once():
+    prompts_in_chunks()
+
+
 def test_without_a_job_the_whole_cache_is_here():
     lengths = [12, 30]
     q, k, v = problem(1, lengths, 2, 4, 2, 8)

@@ -16,7 +16,7 @@ from fake_gpu import ENV, FakeGpuOfAttention, needs_stubs
 from rueda.attention import device
 from rueda.attention._groups import local
 from rueda.attention.device import _cache_kernels, _decode, _ring
-from test_attention_decode import CASES, caches, close, expected, options_of, paged, problem
+from test_attention_decode import CASES, caches, close, expected, options_of, paged, problem, prompts_in_chunks
 from worlds import ranks, run_ranks
 
 WORLD = "torch"
@@ -116,6 +116,7 @@ def on_fake_gpus():
     torch.set_num_threads(1)
     with FakeGpuOfAttention(hvd.rank()):
         every_case()
+        prompts_in_chunks()
         q, k, v = problem(3, [20, 30], 1, 4, 2, 16)
         tensors = narrow([q, *caches(k, v, hvd.rank(), hvd.size())], torch.float32)
         request = ra.decode_attention(*tensors, [20, 30], async_op=True)

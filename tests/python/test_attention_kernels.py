@@ -1,5 +1,9 @@
 """PyTorch's own CPU kernel behind rueda's attention, by the same oracle; which kernel serves, and why."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import rueda as hvd
 import rueda.attention as ra
@@ -92,3 +96,33 @@ def test_which_kernel_serves_is_said_with_the_reason():
         ra.kernel_for("float32", 257)
     with raises(ValueError, "'fastest': this machine has auto, measured"):
         ra.use_kernel("fastest")
+
+
+WITHOUT_A_JOB = """
+import numpy as np, rueda, rueda.attention as ra
+rows = np.ones((1, 4, 1, 8), np.float32)
+try:
+    print(ra.kernel_for().why)
+    ra.dilated_attention(rows, rows, rows, [4], [1])
+    ra.use_kernel("auto")
+    rueda.init()
+    print(ra.kernel_for().why)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "setting, said",
+    [
+        ({"RUEDA_ATTENTION_KERNEL": "native"}, ["asked for by name", "highest priority"]),
+        ({"RUEDA_ATTENTION_KERNEL": "fastest"}, ["RUEDA_ATTENTION_KERNEL='fastest': this machine has auto"]),
+        ({"RUEDA_CHECK_PROGRAMS": "sometimes"}, ["RUEDA_CHECK_PROGRAMS='sometimes': expected 0 or 1"]),
+    ],
+)
+def test_settings_are_read_without_a_job_and_use_kernel_is_stronger(setting, said):
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_JOB], env={**os.environ, **setting}, capture_output=True, text=True, timeout=300
+    )
+    lines = run.stdout.splitlines()
+    assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines)), run.stdout + run.stderr

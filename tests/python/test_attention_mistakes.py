@@ -108,7 +108,14 @@ CALLS = {
         q[0], k[0], v[0], [0, 9, 5, N], process_set=_groups.local
     ),
     "cu_seqlens_q is []": lambda q, k, v: ra.ring_attention_varlen(q[0], k[0], v[0], []),
+    "cu_seqlens_k is []": lambda q, k, v: ra.ring_attention_varlen(q[0], k[0], v[0], [0, N], []),
     "packed q, k, v must be": lambda q, k, v: ra.ring_attention_varlen(q, k, v, [0, N]),
+    "cu_seqlens end at 12: leave length out": lambda q, k, v: ra.ring_attention_varlen(
+        q[0], k[0], v[0], [0, N], length=N + 1
+    ),
+    "cu_seqlens end at 12: leave key_length out": lambda q, k, v: ra.ring_attention_varlen(
+        q[0], k[0], v[0], [0, N], [0, N], key_length=5
+    ),
     "takes no async_op": lambda q, k, v: ra.ring_attention_varlen(
         q[0], k[0], v[0], [0, N], async_op=True
     ),
@@ -147,6 +154,13 @@ def test_wrong_calls_are_told_what_to_do(message):
     with pytest.raises((ValueError, TypeError)) as caught:
         CALLS[message](*qkv())
     assert message in str(caught.value)
+
+
+def test_packed_sequences_may_say_their_length():
+    q, k, v = (x[0] for x in qkv())
+    options = {"process_set": _groups.local, "causal": True}
+    plain = ra.ring_attention_varlen(q, k, v, [0, 5, N], **options)
+    assert torch.equal(ra.ring_attention_varlen(q, k, v, [0, 5, N], length=N, key_length=N, **options), plain)
 
 
 def test_any_memory_layout_and_any_mixture_of_gradients():

@@ -61,10 +61,14 @@ def ring_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k=None, max_seqlen_q
         itself, as ring-flash-attention does. The striped layout of the whole balances any lengths.
     """
     ends = tuple(int(x) for x in cu_seqlens_q)
-    if len(ends) < 2:
-        raise ValueError(f"cu_seqlens_q is {list(ends)}, expected 0, end of the first sequence, ..., all tokens")
-    if cu_seqlens_k is not None and tuple(int(x) for x in cu_seqlens_k) != ends:
-        of_keys = tuple(int(x) for x in cu_seqlens_k)
+    of_keys = ends if cu_seqlens_k is None else tuple(int(x) for x in cu_seqlens_k)
+    for name, given in (("cu_seqlens_q", ends), ("cu_seqlens_k", of_keys)):
+        if len(given) < 2:
+            raise ValueError(f"{name} is {list(given)}, expected 0, end of the first sequence, ..., all tokens")
+    for name, known in (("length", ends), ("key_length", of_keys)):
+        if options.pop(name, None) not in (None, known[-1]):
+            raise ValueError(f"cu_seqlens end at {known[-1]}: leave {name} out")
+    if of_keys != ends:
         options.update(cu_seqlens_k=of_keys, key_length=of_keys[-1])
     if layout_of not in ("whole", "sequence"):
         raise ValueError(f"layout_of is {layout_of!r}, expected 'whole' or 'sequence'")
