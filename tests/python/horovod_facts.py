@@ -306,6 +306,18 @@ PROCESS_SET_ATTRIBUTES = (
 )  # fmt: skip
 
 # horovod.run: parameters and defaults.
+# What a state of elastic jobs has; all other names are the script's, which makes attributes of its keywords.
+STATE_METHODS = {
+    **dict.fromkeys(("commit", "check_host_updates", "save", "restore", "sync", "reset", "on_reset"), "self"),
+    "register_reset_callbacks": "self, callbacks",
+    "on_hosts_updated": "self, timestamp, update_res",
+}
+NOTIFICATION_METHODS = {
+    "init": None,
+    "register_listener": "self, listener",
+    "remove_listener": "self, listener",
+    "handle_hosts_updated": "self, timestamp, update_res",
+}
 RUN = (
     "func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None, slots=None, "
     "reset_limit=None, cooldown_range=None, hosts=None, hostfile=None, "
