@@ -92,6 +92,11 @@ def test_elastic_is_one_module_under_both_names():
     assert elastic.TorchState is state.TorchState is load("rueda.torch").elastic.TorchState
     assert elastic.ElasticSampler is load("horovod.torch.elastic.sampler").ElasticSampler
     assert state.get_handler_registry()[0][1] is state.ModelStateHandler
+    import torch
+
+    step = torch.optim.lr_scheduler.StepLR
+    schedulers = [handler for kind, handler in state.get_handler_registry() if issubclass(step, kind)]
+    assert schedulers == [state.LRSchedulerStateHandler]
     ours = load("rueda.torch").elastic
     assert all(getattr(elastic, name) is getattr(ours, name) for name in ours.__all__)
 

@@ -512,7 +512,7 @@ def test_samples_are_dealt_out_anew_to_the_ranks_that_are_left(ranks, shuffle, s
         done.update(list(sampler)[:2])
         sampler.record_batch(0, 2)
         states.append(sampler.state_dict())
-        assert set(sampler) >= set(sampler.get_indices(0, 2))
+        assert set(sampler) >= set(sampler.get_indices(0, 2)) and sampler.indices == list(sampler)
     assert all(state == states[0] for state in states)
     rest = []
     for rank in range(after):

@@ -12,6 +12,7 @@ from rueda.torch import mpi_ops
 from rueda.torch.checkpoint._keeper import Keeper
 from rueda.torch.elastic._copies import StepGuard
 from rueda.torch.elastic._handlers import (
+    LRSchedulerStateHandler,
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,
@@ -25,6 +26,7 @@ from rueda.torch.elastic.sampler import ElasticSampler
 from rueda.torch.functions import broadcast_object
 
 __all__ = [
+    "LRSchedulerStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
