@@ -177,4 +177,15 @@ std::string agreed_settings(const Config& config) {
   return text;
 }
 
+std::string settings_that_differ(const std::string& theirs, const std::string& ours) {
+  std::istringstream their_lines(theirs), our_lines(ours);
+  std::string text, their_line, our_line;
+  while (std::getline(their_lines, their_line) && std::getline(our_lines, our_line)) {
+    if (their_line == our_line) continue;
+    text += (text.empty() ? "" : ", ") + their_line + " instead of " +
+            our_line.substr(our_line.find('=') + 1);
+  }
+  return text;
+}
+
 }  // namespace rueda

@@ -80,6 +80,7 @@ bool read_evict_slow(const std::string& text, ElasticOptions* out) {
 }
 
 constexpr const char* kCount = "a number from 1 to 65536";
+constexpr const char* kCountOrNone = "a number from 0 to 65536";
 
 const ElasticFlag kElasticFlags[] = {
     {"--min-np,--min-num-proc", "--min-np", "elastic.min_np", 1,
@@ -103,11 +104,11 @@ const ElasticFlag kElasticFlags[] = {
      "announce: the others wait for them at their next commit",
      "ready or announce", read_join},
     {"--spares", "--spares", "elastic.spares", 1,
-     "processes that are started and wait to take a failed rank's place (0)",
-     "a number from 0 to 65536", read_count<&ElasticOptions::spares, 0>},
+     "processes that are started and wait to take a failed rank's place (0)", kCountOrNone,
+     read_count<&ElasticOptions::spares, 0>},
     {"--reset-limit", "--reset-limit", "elastic.reset_limit", 1,
-     "changes of the ranks after which the job ends with code 75 (no limit)", kCount,
-     read_count<&ElasticOptions::reset_limit, 1>},
+     "changes of the ranks after which the job ends with code 75 (no limit)", kCountOrNone,
+     read_count<&ElasticOptions::reset_limit, 0>},
     {"--blacklist-cooldown-range", "--blacklist-cooldown-range", "elastic.blacklist_cooldown_range",
      2, "MIN MAX: seconds after which a blacklisted host may be used again (never)",
      "two numbers of seconds, MIN and MAX, from 1 to 3600, MIN not above MAX", read_cooldown},

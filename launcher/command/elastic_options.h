@@ -36,7 +36,7 @@ struct ElasticOptions {
   int min_np = 0;                    // 0: not said, as many as -np
   int max_np = 0;                    // 0: as many as there are slots
   int slots_per_host = 0;            // of a discovered host without a number; 0: it must have one
-  int reset_limit = 0;               // 0: none
+  int reset_limit = -1;              // below 0: none
   std::optional<Cooldown> cooldown;  // of a blacklisted host; nothing: for ever
   std::string discovery_script;      // a file, or words for a shell
   OnFailure on_failure = OnFailure::kReplace;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "collectives/base/config.h"
 #include "launcher/membership/state.h"
 
 namespace rueda::launcher::membership {
@@ -120,7 +121,7 @@ void Decider::State::newcomer_enters(Member& member, const wire::Standing& stand
   if (!version.empty() && standing.version != version) {
     why = "its librueda is " + standing.version + ", the job's is " + version;
   } else if (!settings.empty() && standing.settings != settings) {
-    why = "its settings are not the job's: " + standing.settings + ", there " + settings;
+    why = "its settings are not the job's: " + settings_that_differ(standing.settings, settings);
   }
   if (!why.empty()) {
     do_(Say{name_of(member) + " is refused: " + why});

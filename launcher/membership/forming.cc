@@ -231,7 +231,7 @@ void Decider::State::refuse_other_layouts(const std::string& layout) {
 
 bool Decider::State::within_limits(uint64_t target) {
   if (finishing) return true;
-  if (policy.reset_limit > 0 && resets >= policy.reset_limit) {
+  if (policy.reset_limit >= 0 && resets >= policy.reset_limit) {
     end_job(kTooOften, "number of resets during elastic job exceeded limit: " +
                            std::to_string(policy.reset_limit));
     return false;

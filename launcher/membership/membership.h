@@ -58,7 +58,7 @@ struct Policy {
   OnJoin on_join = OnJoin::kReady;
   int spares = 0;
   Seconds elastic_timeout{600};
-  int reset_limit = 0;  // 0: none
+  int reset_limit = -1;  // below 0: none
   // Of a blacklisted host, in seconds; nothing: for ever.
   std::optional<std::pair<double, double>> cooldown;
   int most_replacements = 3;  // of a slot, within replacement_span

@@ -3,6 +3,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "collectives/base/config.h"
 #include "collectives/base/version.h"
 #include "collectives/transport/frame.h"
 #include "proto/store_codec.h"
@@ -45,9 +46,9 @@ Status compare(const wire::PlaceInfo& theirs, Rank rank, const wire::PlaceInfo& 
         .with_rank(rank);
   }
   if (theirs.agreed_settings != mine.agreed_settings) {
-    return failed_precondition("settings differ: " + name_of(theirs) + " has\n" +
-                               theirs.agreed_settings + "but " + name_of(mine) + " has\n" +
-                               mine.agreed_settings + "set them alike on all ranks")
+    return failed_precondition("settings differ: " + name_of(theirs) + " has " +
+                               settings_that_differ(theirs.agreed_settings, mine.agreed_settings) +
+                               ", which " + name_of(mine) + " has; set them alike on all ranks")
         .with_rank(rank);
   }
   return {};

@@ -157,5 +157,14 @@ TEST_CASE("agreed settings hold what all ranks must share and nothing local", "[
   CHECK(agreed_settings(config) != before);
 }
 
+TEST_CASE("of settings that ranks must share those that differ are named", "[config]") {
+  Config one, other;
+  CHECK(settings_that_differ(agreed_settings(one), agreed_settings(other)) == "");
+  one.chunk_bytes = 4096;
+  other.transport = "tcp";
+  CHECK(settings_that_differ(agreed_settings(one), agreed_settings(other)) ==
+        "RUEDA_CHUNK_BYTES=4096 instead of 262144, RUEDA_TRANSPORT=auto instead of tcp");
+}
+
 }  // namespace
 }  // namespace rueda

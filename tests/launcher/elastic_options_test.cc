@@ -108,6 +108,8 @@ TEST_CASE("each flag of an elastic job says how ranks come and go", "[elastic]")
   const ElasticOptions plain = elastic({"-np", "4", "--min-np", "2"});
   CHECK(plain.on_failure == ElasticOptions::OnFailure::kReplace);
   CHECK(plain.on_join == ElasticOptions::OnJoin::kReady);
+  CHECK(plain.reset_limit < 0);  // none: a limit of 0 is no change at all
+  CHECK(elastic({"-np", "4", "--min-np", "2", "--reset-limit", "0"}).reset_limit == 0);
   CHECK_FALSE(plain.cooldown.has_value());
   CHECK_FALSE(plain.evict_slow.has_value());
 }
@@ -124,7 +126,7 @@ TEST_CASE("values that an elastic job cannot have are quoted with what is expect
            {{"--min-np", ""}, "--min-np '" + count},
            {{"--max-np", "65537"}, "--max-np '65537" + count},
            {{"--slots", "-2"}, "--slots-per-host '-2" + count},
-           {{"--reset-limit", "x"}, "--reset-limit 'x" + count},
+           {{"--reset-limit", "-1"}, "--reset-limit '-1': expected a number from 0 to 65536"},
            {{"--spares", "-1"}, "--spares '-1': expected a number from 0 to 65536"},
            {{"--blacklist-cooldown-range", "0", "10"},
             "--blacklist-cooldown-range '0 10" + cooldown},

@@ -55,7 +55,7 @@ class Job {
     s.commits = static_cast<uint64_t>(std::max<int64_t>(commits, 0));
     s.layout = std::move(layout);
     s.version = version;
-    s.settings = "cycle 1";
+    s.settings = settings;
     s.process_sets = sets;
     if (const auto copies = mirrors.find(member); copies != mirrors.end())
       s.mirrors = copies->second;
@@ -135,7 +135,7 @@ class Job {
   MembershipDecider decider;
   Time now{std::chrono::seconds(1000)};
   std::vector<Action> last, all;
-  std::string version = "1.0";
+  std::string version = "1.0", settings = "RUEDA_A=1\nRUEDA_B=2\n";
   std::vector<std::vector<uint64_t>> sets;
   std::map<MemberId, std::vector<uint64_t>> mirrors;  // that members say they have
 };

@@ -343,6 +343,13 @@ TEST_CASE("newcomers of another version, setting or layout are refused", "[membe
     CHECK_THAT(job.epoch_of(1).text, Contains("librueda is 2.0, the job's is 1.0"));
     CHECK(job.got<Announce>().empty());
   }
+  SECTION("setting") {
+    job.settings = "RUEDA_A=1\nRUEDA_B=3\n";  // the others have 1 and 2
+    job.first(1);
+    CHECK(answer_to(job, 1) == EpochAnswer::kRefused);
+    CHECK(job.epoch_of(1).text == "its settings are not the job's: RUEDA_B=3 instead of 2");
+    CHECK(job.got<Announce>().empty());
+  }
   SECTION("layout") {
     job.first(1);
     job.enter(1, EnterCause::kReady, -1, ~0U, "other");

@@ -151,8 +151,10 @@ SIGNATURES = {
     "horovod.torch.elastic": {"run": "func", "run_fn": "func, reset", "reset": "", "init": None, "shutdown": None,
                               "TorchState": None,
                               "ElasticSampler": "dataset, shuffle=True, seed=0"},
-    "horovod.torch.elastic.state": {"TorchState": None, "get_handler_registry": None,
-                                    "set_handler_registry": None},
+    "horovod.torch.elastic.state": {"TorchState": None, "get_handler_registry": "",
+                                    "set_handler_registry": "registry", "StateHandler": "value",
+                                    "ModelStateHandler": None, "OptimizerStateHandler": None,
+                                    "LRSchedulerStateHandler": None, "SamplerStateHandler": None},
     "horovod.torch.elastic.sampler": {"ElasticSampler": "dataset, shuffle=True, seed=0"},
     "horovod.common.basics": {"HorovodBasics": None},
     "horovod.common.process_sets": {**_SETS, "global_process_set": None},
@@ -306,6 +308,18 @@ PROCESS_SET_ATTRIBUTES = (
 )  # fmt: skip
 
 # horovod.run: parameters and defaults.
+# What a state of elastic jobs has; all other names are the script's, which makes attributes of its keywords.
+STATE_METHODS = {
+    **dict.fromkeys(("commit", "check_host_updates", "save", "restore", "sync", "reset", "on_reset"), "self"),
+    "register_reset_callbacks": "self, callbacks",
+    "on_hosts_updated": "self, timestamp, update_res",
+}
+NOTIFICATION_METHODS = {
+    "init": None,
+    "register_listener": "self, listener",
+    "remove_listener": "self, listener",
+    "handle_hosts_updated": "self, timestamp, update_res",
+}
 RUN = (
     "func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None, slots=None, "
     "reset_limit=None, cooldown_range=None, hosts=None, hostfile=None, "

@@ -209,7 +209,7 @@ def test_an_elastic_state_keeps_the_loaders_place():
 
     loader = DataLoader(numbers(24), 2, seed=hvd.rank())
     state = hvt.elastic.TorchState(loader=loader, steps=0)
-    assert state.depends_on_ranks()
+    assert state._depends_on_ranks()
     state.sync()  # rank 0's seed, too
     seen = []
     for batch in loader:

@@ -98,6 +98,20 @@ def test_a_newcomer_that_dies_costs_the_others_nothing(tmp_path):
     assert sizes(said, 0)[0] == sizes(said, 0)[-1] == 3 and sizes(said, 4) == [3] and said[3] == []
 
 
+def test_newcomers_that_do_not_fit_are_refused_by_name_and_disturb_nobody(tmp_path):
+    script = SCRIPT.with_name("newcomer_script.py")
+    code, output = launch(4, [sys.executable, script, tmp_path], options=("--min-np", "1"))
+    assert code == 0, output
+    said = {int(path.name): path.read_text() for path in tmp_path.iterdir()}
+    setting = "its settings are not the job's: RUEDA_CACHE_CAPACITY=7 instead of "
+    layout = "the names, shapes or dtypes of its state are not those of the job's"
+    assert said.pop(0) == "trained " and setting in said[4] and said[5] == layout, said
+    assert said[6] == f"trained { {'this rank joins a running job: collectives come after elastic.run has let it in'} }", said
+    for why in (setting, layout):
+        assert sum("is refused: " + why in line for line in output.splitlines()) == 1, output
+    assert output.count("1 rank goes on from commit 2") == 1, output
+
+
 def test_the_example_ends_with_equal_parameters(tmp_path):
     example = SCRIPT.parents[2] / "examples" / "train_elastic.py"
     code, output = launch(2, [sys.executable, example, "--epochs", "2"], options=("--min-np", "1"))

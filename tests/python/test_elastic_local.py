@@ -310,7 +310,7 @@ def test_a_vote_that_fails_leaves_the_commit_before_and_if_it_came_through_elsew
             state.step, state.count = 2, 2
             hears_of_it = came_through and rank == 0
             save_that_is_heard_of(played, state, hears_of_it)
-            assert state.commits == (2 if hears_of_it else 1)
+            assert state._commits == (2 if hears_of_it else 1)
             state.restore()
             newest = 2 if hears_of_it else 1
             assert (state.step, state.count, state.model.weight[0, 0].item()) == (newest, newest, newest)
@@ -455,7 +455,7 @@ def test_what_ranks_had_that_left_is_there_when_the_function_begins_and_tensors_
         state.commit()
         played.become(3, [0, 7], branch=GO_ON)
         played.patch.setattr(_mirror, "settle", lambda *arguments: ([], [(1, 0)]))  # as where 0 is another's part
-        state.entered()
+        state._entered()
         assert [orphan.member for orphan in state.orphans] == ([0] if rank else [])
 
 

@@ -42,7 +42,7 @@ class Logged(State):
         self.log, self.errors = log, []
 
     def __getattribute__(self, name):
-        if name in ("save", "restore", "reset", "prepare", "entered", "expect_sync"):
+        if name in ("save", "restore", "reset", "_prepare", "_entered", "_expect_sync"):
             return lambda: self.log.append(name)
         return super().__getattribute__(name)
 
@@ -89,13 +89,13 @@ def test_after_a_loss_the_state_is_restored_before_the_callbacks_and_then_synchr
 
 
 @pytest.mark.parametrize("skip_sync", [False, True])
-@pytest.mark.parametrize("branch, then", [(SYNC, ["sync"]), (GO_ON, ["entered"])])
+@pytest.mark.parametrize("branch, then", [(SYNC, ["sync"]), (GO_ON, ["_entered"])])
 def test_after_an_interrupt_the_epoch_says_whether_to_synchronize(monkeypatch, skip_sync, branch, then):
     log = play(monkeypatch, [HostsUpdatedInterrupt(skip_sync), "done"], FRESH, branch)
     assert log == ["sync", "train", ("enter", _loop.INTERRUPTED, True), *AGAIN, *then, "train"]
 
 
-@pytest.mark.parametrize("skip_sync, then", [(False, ["expect_sync"]), (True, [])])
+@pytest.mark.parametrize("skip_sync, then", [(False, ["_expect_sync"]), (True, [])])
 def test_a_sync_is_expected_behind_a_commit_that_brings_ranks(monkeypatch, skip_sync, then):
     def committed(state):
         state._is_as_saved = True
@@ -114,7 +114,7 @@ def test_an_error_that_ended_no_epoch_goes_up(monkeypatch):
 def test_a_loss_within_sync_is_healed_and_a_newcomer_holds_nothing_before_one(monkeypatch):
     log = play(monkeypatch, ["done"], FRESH, SYNC, RESTORE, provisional=True, errors=[HorovodInternalError()])
     enters = [("enter", _loop.READY, False), ("enter", _loop.EPOCH_ENDED, False)]
-    assert log == ["prepare", enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
+    assert log == ["_prepare", enters[0], *AGAIN, "sync", enters[1], *AGAIN, "sync", "train"]
 
 
 def test_a_job_that_is_not_elastic_runs_once(monkeypatch):
@@ -135,7 +135,7 @@ def test_a_commit_saves_before_the_vote_that_interrupts(monkeypatch):
         with pytest.raises(HostsUpdatedInterrupt) as caught:
             state.commit()
         assert caught.value.skip_sync == (changes == HostUpdateResult.removed)
-    assert log == ["save"] * 4 and state.commits == 4
+    assert log == ["save"] * 4 and state._commits == 4
 
 
 class Counted(State):
@@ -157,18 +157,29 @@ def test_saves_count_with_commits_or_without_and_those_of_a_base_class_once(monk
     for state in (Counted(lambda value: value, lambda: 0), CountedTwice(lambda value: value, lambda: 0)):
         state.commit()
         state.save()
-        assert state.commits == 2 and state._alone == 1
+        assert state._commits == 2 and state._alone == 1
         state.commit()
         state.check_host_updates()
-        assert state.commits == 3 and state.commits - state._alone == 2  # of commits alone, which checkpoints go by
-        state.agreed(40)
+        assert state._commits == 3 and state._commits - state._alone == 2  # of commits alone, which checkpoints go by
+        state._agreed(40)
         state.save()
-        assert state.commits == 41 and state.commits - state._alone == 40
+        assert state._commits == 41 and state._commits - state._alone == 40
     with pytest.raises(OSError):
         state.save()
-    assert state.commits == 41
+    assert state._commits == 41
     state.save()
-    assert state.commits == 42
+    assert state._commits == 42
+
+
+def test_a_script_may_count_its_commits_itself(monkeypatch):
+    monkeypatch.setattr(_state, "runtime", Played([], FRESH))
+    state = ObjectState(lambda value: value, lambda: 0, commits=0, layout="flat", prepare=1)
+    state.commits += 1
+    state.commit()
+    assert (state.commits, state._commits) == (1, 1)
+    state.commits = 40
+    state.restore()
+    assert (state.commits, state.layout, state.prepare) == (1, "flat", 1)
 
 
 def test_who_has_saved_without_a_commit_says_so_when_a_rank_is_lost(monkeypatch):
@@ -233,7 +244,7 @@ def test_a_second_function_syncs_its_state_whatever_the_epoch_said_of_the_first(
 
     def train(state):
         log.append("train")
-        state.commits += 5
+        state._commits += 5
         end = ends.pop(0)
         if isinstance(end, Exception):
             raise end
@@ -241,8 +252,8 @@ def test_a_second_function_syncs_its_state_whatever_the_epoch_said_of_the_first(
 
     run = run_fn(train, lambda: None)
     assert run(Logged(log)) == "first"
-    assert log == ["sync", "train", ("enter", _points.INTERRUPTED, True), "reset", "entered", "train"]
+    assert log == ["sync", "train", ("enter", _points.INTERRUPTED, True), "reset", "_entered", "train"]
     log.clear()
     second = Logged(log)
     assert run(second) == "second"
-    assert log == ["sync", "train"] and second.commits == 15  # what the first had made goes on
+    assert log == ["sync", "train"] and second._commits == 15  # what the first had made goes on

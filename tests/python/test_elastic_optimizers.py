@@ -158,7 +158,7 @@ def test_a_newcomers_optimizer_has_its_memory_before_others_wait_for_it():
         with optimizer.skip_synchronize():
             optimizer.step()
     state = hvd.elastic.TorchState(layer, optimizer)
-    state.prepare()
+    state._prepare()
     handler = state._handlers["optimizer"]
     room = [each.data_ptr() for each in handler._room]
     spare = [each.data_ptr() for each in handler.copies._spare[0]]

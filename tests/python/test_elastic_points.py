@@ -123,7 +123,7 @@ def test_all_are_interrupted_at_the_same_commit_after_a_heal(monkeypatch):
     for passed, failures, newest in ((1, 1, [1]), (0, 1, [1])):
         played, points = Played(failures, list(newest)), Points()
         state = ObjectState(lambda value: value, lambda: 0)
-        state.is_guarded, played.epoch.announced, played.others_depend = True, 7 << 8, True
+        state._is_guarded, played.epoch.announced, played.others_depend = True, 7 << 8, True
         state.register_reset_callbacks([print])
         for module in (_points, _state):
             monkeypatch.setattr(module, "runtime", played)

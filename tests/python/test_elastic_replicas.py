@@ -113,7 +113,7 @@ def test_a_state_is_not_guarded_first_while_it_trains(monkeypatch):
         monkeypatch.setattr(_points.points, "state", state)
         with pytest.raises(RuntimeError, match="before the training function, not first in it"):
             hvd.elastic.guard(optimizer, state)
-        assert not state.is_guarded
+        assert not state._is_guarded
         hvd.elastic.guard(optimizer, other)
         monkeypatch.setattr(_points.points, "state", other)
         assert hvd.elastic.guard(optimizer, other) is optimizer

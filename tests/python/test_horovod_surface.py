@@ -92,8 +92,26 @@ def test_elastic_is_one_module_under_both_names():
     assert elastic.TorchState is state.TorchState is load("rueda.torch").elastic.TorchState
     assert elastic.ElasticSampler is load("horovod.torch.elastic.sampler").ElasticSampler
     assert state.get_handler_registry()[0][1] is state.ModelStateHandler
+    import torch
+
+    step = torch.optim.lr_scheduler.StepLR
+    schedulers = [handler for kind, handler in state.get_handler_registry() if issubclass(step, kind)]
+    assert schedulers == [state.LRSchedulerStateHandler]
     ours = load("rueda.torch").elastic
     assert all(getattr(elastic, name) is getattr(ours, name) for name in ours.__all__)
+
+
+def test_a_state_has_horovods_methods_and_leaves_all_other_names_to_the_script():
+    elastic = load("horovod.common.elastic")
+    for kind in (elastic.State, elastic.ObjectState, load("horovod.torch.elastic").TorchState):
+        assert differences(kind, facts.STATE_METHODS) == {}
+        assert {name for name in dir(kind) if not name.startswith("_")} == set(facts.STATE_METHODS)
+    assert parameters(elastic.State) == ["bcast_object", "get_rank"]
+    assert parameters(elastic.ObjectState) == ["bcast_object", "get_rank"]
+    assert parameters(load("horovod.torch.elastic").TorchState)[:2] == ["model=None", "optimizer=None"]
+    assert differences(elastic.WorkerNotificationManager, facts.NOTIFICATION_METHODS) == {}
+    changes = elastic.HostUpdateResult
+    assert (changes.no_update, changes.removed, changes.added, changes.mixed) == (0, 1, 2, 3)
 
 
 def test_outside_of_a_job_the_errors_are_horovods():

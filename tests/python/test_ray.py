@@ -350,7 +350,7 @@ def test_a_start_that_fails_leaves_nothing():
         ({"min_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker=-1"),
         ({"min_workers": 1, "elastic_timeout": -1}, "elastic_timeout=-1.: expected seconds, more than 0"),
         ({"min_workers": 1, "elastic_timeout": "9"}, "elastic_timeout='9'.: expected seconds"),
-        ({"min_workers": 1, "reset_limit": 0}, "reset_limit=0: expected a whole number, 1 or more"),
+        ({"min_workers": 1, "reset_limit": -1}, "reset_limit=-1: expected a whole number, 0 or more"),
         ({"min_workers": 1, "cooldown_range": (9, 1)}, r"cooldown_range.*1 to 3600 seconds, .* found \(9, 1\)"),
         ({"min_workers": 1, "cooldown_range": 5}, "cooldown_range.*expected two numbers, MIN and MAX, found 5"),
         ({"min_workers": 1, "override_discovery": False}, "needs a discovery in the settings"),

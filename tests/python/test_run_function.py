@@ -138,7 +138,7 @@ def test_parameters_are_flags(capfd, tmp_path):
         ({"min_num_proc": 3}, "--min-np 3 is more than -np 2"),
         ({"num_proc": 3, "min_np": 1, "max_np": 2}, "-np 3 is more than --max-np 2"),
         ({"max_num_proc": 0, "slots": -1}, r"run\(max_num_proc=...\): .*1 or more.*\n.*slots.*1 or more"),
-        ({"min_num_proc": 1, "reset_limit": 0}, "reset_limit.*1 or more, found 0"),
+        ({"min_num_proc": 1, "reset_limit": -1}, "reset_limit.*0 or more, found -1"),
         ({"min_num_proc": 1, "cooldown_range": (9, 2)}, "cooldown_range.*1 to 3600 seconds"),
         ({"host_discovery_script": "/nonexistent"}, "'/nonexistent': there is no such file"),
         ({"host_discovery_script": "cat x", "hosts": "localhost:2"}, "-H exclude each other"),

@@ -80,7 +80,7 @@ def test_what_was_committed_comes_back_whatever_the_way_it_was_copied(kind, comm
     train(state, unsaved)
     parameters = list(state.model.parameters())
     state.restore()
-    assert same(contents(state), kept) and state.commits == commits
+    assert same(contents(state), kept) and state._commits == commits
     assert all(map(lambda a, b: a is b, parameters, state.model.parameters()))
     train(state)  # nothing that trains is the copy
     state.restore()
@@ -145,7 +145,7 @@ def test_a_newcomer_has_its_memory_before_others_wait_for_it(monkeypatch):
     model = torch.nn.Linear(64, 32, bias=False)
     state = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert len(given) == 1
-    state.prepare()
+    state._prepare()
     assert len(given) == 2 and not given[1].any()  # it has been written to
     places = []
     for _ in range(3):
@@ -287,9 +287,9 @@ def test_a_commit_stays_good_whatever_steps_follow():
     for _ in range(3 * _copies.PROBATION):
         train(state)
         state.commit()
-        assert state.verified()
+        assert state._verified()
     train(state, steps=2)
-    assert state.verified()
+    assert state._verified()
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -300,13 +300,13 @@ def test_a_change_that_comes_later_is_noticed_and_the_commit_then_counts_for_not
         state.commit()
     assert late(state)
     if waits:  # the copies are there before the change
-        assert state.verified()
+        assert state._verified()
     with torch.no_grad():
         state.model[0].weight.mul_(2)
-    assert state.verified() == waits
+    assert state._verified() == waits
     train(state)
     state.commit()
-    assert late(state) == 0 and state.verified()
+    assert late(state) == 0 and state._verified()
 
 
 def failing_copies(monkeypatch, times):
@@ -341,7 +341,7 @@ def test_what_the_thread_could_not_copy_is_copied_where_it_is_needed(monkeypatch
         state.save()
         state._is_committing = False
         failing_copies(patch, 1)
-        assert late(state) == 6 and state.verified()
+        assert late(state) == 6 and state._verified()
         train(state)
         state.restore()
     assert same(contents(state), expected)
@@ -356,13 +356,13 @@ def test_a_save_that_could_not_be_copied_does_not_count_and_the_next_one_does(mo
     with monkeypatch.context() as patch:
         failing_copies(patch, 2)
         with pytest.warns(RuntimeWarning, match="could not be copied, and does not count: no memory"):
-            assert not state.verified()
+            assert not state._verified()
         with pytest.raises(MemoryError):
             state.restore()
     train(state)
     expected = contents(state)
     state.save()
-    assert late(state) == 0 and state.verified()
+    assert late(state) == 0 and state._verified()
     train(state)
     state.restore()
     assert same(contents(state), expected)
@@ -496,9 +496,9 @@ def test_a_loss_in_what_a_subclass_synchronizes_itself_leaves_what_was_saved():
 
 
 def test_layouts_differ_where_states_do():
-    assert made().layout() == made().layout()
+    assert made()._layout() == made()._layout()
     other = TorchState(torch.nn.Linear(4, 4), batch=0)
-    assert len({made().layout(), other.layout(), made(torch.optim.SGD).layout(), made(epoch=1).layout()}) == 4
+    assert len({made()._layout(), other._layout(), made(torch.optim.SGD)._layout(), made(epoch=1)._layout()}) == 4
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -512,7 +512,7 @@ def test_samples_are_dealt_out_anew_to_the_ranks_that_are_left(ranks, shuffle, s
         done.update(list(sampler)[:2])
         sampler.record_batch(0, 2)
         states.append(sampler.state_dict())
-        assert set(sampler) >= set(sampler.get_indices(0, 2))
+        assert set(sampler) >= set(sampler.get_indices(0, 2)) and sampler.indices == list(sampler)
     assert all(state == states[0] for state in states)
     rest = []
     for rank in range(after):
@@ -632,11 +632,11 @@ def test_late_copies_ask_for_that_order(monkeypatch):
     for _ in range(6):
         train(state)
         state.commit()
-    assert state.verified()
+    assert state._verified()
     log.clear()
     train(state)
     state.commit()
-    assert late(state) == 6 and state.verified()
+    assert late(state) == 6 and state._verified()
     assert log.index("copying") < log.index("use") and log.count("use") == 6
     log.clear()
     train(state)

@@ -339,7 +339,7 @@ FLAGS = (
             int,
             SET,
             "changes of the ranks after which the job ends with exit code 75",
-            checks=("positive",),
+            checks=("not negative",),
         ),
         Flag(
             ("--blacklist-cooldown-range",),

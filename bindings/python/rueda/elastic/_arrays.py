@@ -34,8 +34,8 @@ def share_arrays(arrays, names):
 class FrameworkState(ObjectState):
     """Base: subclasses say how arrays are shared. Plain objects are keywords, which become attributes, as in `ObjectState`."""
 
-    is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
-    text_of_loss = None  # as `run_fn` has it
+    _is_broken = False  # a loss has ended an operation on it: what it has may be neither the old nor the new
+    _text_of_loss = None  # as `run_fn` has it
 
     def __init__(self, **kwargs):
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
@@ -43,13 +43,13 @@ class FrameworkState(ObjectState):
 
     def on_reset(self):
         """As `State.on_reset`; a rank may be lost while callbacks train or talk to others."""
-        with _losses(self, self.text_of_loss):
+        with _losses(self, self._text_of_loss):
             super().on_reset()
 
     def restore(self):
         """Everything as it was saved last."""
         super().restore()
-        self.is_broken = False
+        self._is_broken = False
 
     def sync(self):
         """Everything as it is on rank 0, but what is each rank's own; it counts as saved.
@@ -59,11 +59,11 @@ class FrameworkState(ObjectState):
         ValueError
             On all ranks: the arrays of a rank have another structure, other shapes or dtypes.
         """
-        if self.is_broken:
+        if self._is_broken:
             self.restore()
-        self.share()
+        self._share()
 
-    def share(self):
+    def _share(self):
         """Gives all ranks what rank 0 has."""
         raise NotImplementedError()
 
@@ -82,43 +82,43 @@ class VariablesState(FrameworkState):
 
     _values = ()
 
-    def shared(self):
+    def _shared(self):
         """The variables that all ranks have alike; as many, in the same order, on all of them."""
         raise NotImplementedError()
 
-    def own(self):
+    def _own(self):
         """Those that are each rank's own: saved and restored, not synchronized."""
         return []
 
-    def read(self, variables):
+    def _read(self, variables):
         """Copies of their values, as numpy.ndarray in C order."""
         raise NotImplementedError()
 
-    def write(self, variables, values):
+    def _write(self, variables, values):
         """Gives them these values."""
         raise NotImplementedError()
 
     def save(self):
         """Keeps everything as it is, in this rank's memory."""
-        values = self.read([*self.shared(), *self.own()])
+        values = self._read([*self._shared(), *self._own()])
         super().save()
         self._values = values
 
     def restore(self):
         """Everything as it was saved last."""
-        self.write([*self.shared(), *self.own()], self._values)
+        self._write([*self._shared(), *self._own()], self._values)
         super().restore()
 
-    def share(self):
-        variables = self.shared()
-        values = self.read(variables)
+    def _share(self):
+        variables = self._shared()
+        values = self._read(variables)
         share_arrays(values, forms(values))
-        self.write(variables, values)
+        self._write(variables, values)
         ObjectState.sync(self)  # the plain objects
 
-    def layout(self):
+    def _layout(self):
         """What must be the same on all ranks, for the launcher to compare."""
-        return layout_of(forms(self._values[: len(self.shared())]), sorted(self._saved_state))
+        return layout_of(forms(self._values[: len(self._shared())]), sorted(self._saved_state))
 
 
 before_training = []  # functions of the state, called before each call of a training function
@@ -130,13 +130,13 @@ def _losses(state, text_of_loss):
     try:
         yield
     except HorovodInternalError:
-        state.is_broken = True
+        state._is_broken = True
         raise
     except Exception as error:
         text = None if text_of_loss is None else text_of_loss(error)
         if text is None:
             raise
-        state.is_broken = True
+        state._is_broken = True
         raise HorovodInternalError(text) from error
 
 
@@ -157,7 +157,7 @@ def run_fn(func, text_of_loss):
 
     @functools.wraps(func)
     def run(state, *args, **kwargs):
-        state.text_of_loss = text_of_loss
+        state._text_of_loss = text_of_loss
         return training(state, *args, **kwargs)
 
     return run

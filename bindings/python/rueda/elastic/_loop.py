@@ -68,13 +68,13 @@ def reset():
 def _run(func, reset, state, args, kwargs):
     epoch = runtime.epoch
     if epoch is None or not epoch.elastic:
-        state.load_checkpoint()
+        state._load_checkpoint()
         state.sync()
         return func(state, *args, **kwargs)
     holds = not epoch.provisional and epoch.number > 1 and epoch.branch != FRESH
     if epoch.provisional:
-        holds = state.load_checkpoint(alone=True)  # asked for if nobody is left who has trained
-        state.prepare()
+        holds = state._load_checkpoint(alone=True)  # asked for if nobody is left who has trained
+        state._prepare()
         enter(READY, holds, state)
     changed, has_met = epoch.provisional, False
     while True:
@@ -94,17 +94,17 @@ def _run(func, reset, state, args, kwargs):
                 reset()
                 state.on_reset()
             if branch == FRESH:
-                state.load_checkpoint()
+                state._load_checkpoint()
             if branch == GO_ON:
-                state.entered()
+                state._entered()
             else:
                 state.sync()
-                state.agreed(_commits_of_all(state, is_later))
+                state._agreed(_commits_of_all(state, is_later))
             holds = True  # a state that all have agreed on
             points.begin(state)
             state._is_as_saved = False
             result = func(state, *args, **kwargs)
-            _finished.commits = max(_finished.commits or 0, state.commits)
+            _finished.commits = max(_finished.commits or 0, state._commits)
             return result
         except Unwound:
             changed = has_met = True
@@ -130,6 +130,6 @@ class _finished:
 def _commits_of_all(state, is_later):
     """The number of rank 0's newest commit, which all ranks have now; it goes on from function to function."""
     if is_later:
-        return max(state.commits, _finished.commits)
+        return max(state._commits, _finished.commits)
     epoch = runtime.epoch
-    return state.commits if epoch.branch == FRESH else epoch.target
+    return state._commits if epoch.branch == FRESH else epoch.target

@@ -98,7 +98,7 @@ class Points:
             try:
                 newest = meet(LEFT if self._is_spoilt else self.passed)
                 if newest != LEFT:  # all go on in their functions
-                    _require_same_answer(self.state.depends_on_ranks())
+                    _require_same_answer(self.state._depends_on_ranks())
                 break
             except HorovodInternalError as another:
                 error = another
@@ -108,7 +108,7 @@ class Points:
             raise Unwound("ranks have come, or were not in a guarded step: training goes on from the newest commit")
         if newest > self.passed and not is_done:
             raise RuntimeError("ranks call guarded steps and commits in different orders: they have to be the same on all")
-        self.state.on_healed(newest)
+        self.state._on_healed(newest)
         return newest > self.passed
 
 
@@ -143,14 +143,8 @@ def enter(cause, holds, state, syncs=False):
 
     ``holds``: the state is one that all ranks have agreed on. ``syncs``: it was saved a moment ago, and others are likely to get it.
     """
-    commits = state.commits if holds else 0
-    has_state = holds and state.verified()
+    commits = state._commits if holds else 0
+    has_state = holds and state._verified()
     if syncs and has_state:
-        state.expect_sync()
-    runtime.next_epoch(cause, has_state=has_state, commits=commits, layout=_layout(state), mirrors=state._mirrors())
-
-
-def _layout(state):
-    """Digest of what the state consists of; nothing where it does not say."""
-    digest = getattr(state, "layout", None)
-    return digest() if callable(digest) else b""
+        state._expect_sync()
+    runtime.next_epoch(cause, has_state=has_state, commits=commits, layout=state._layout(), mirrors=state._mirrors())

@@ -22,7 +22,7 @@ def _counted(save):
         finally:
             self._is_saving = not is_outer
         if is_outer:
-            self.commits += 1
+            self._commits += 1
             self._alone += 1
         return result
 
@@ -52,6 +52,8 @@ def _whole(sync):
 class State:
     """Base of all: subclasses say how to `save`, `restore` and `sync`.
 
+    What is not Horovod's has names that begin with an underscore: all others are the script's.
+
     Parameters
     ----------
     bcast_object : callable
@@ -60,11 +62,11 @@ class State:
         This rank's number.
     """
 
-    commits = 0  # saves, those by `commit` and others: who has more has a newer state; it comes with what is synchronized
+    _commits = 0  # saves, those by `commit` and others: who has more has a newer state; it comes with what is synchronized
     _alone = 0  # of them, those by `save` since all ranks had the same number: they need not have made them together
     _is_saving = _is_syncing = False
     _is_as_saved = False  # it was saved or restored a moment ago, and the training function has not gone on since
-    is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
+    _is_guarded = False  # a loss costs a commit another vote, and not the training function (rueda.elastic._points)
     _replicas = None  # of one that is guarded: `Replicas`
     _word = 0  # the newest announcement that any rank had seen, in the newest vote
     _healed_at = None  # the ranks have changed, and the function went on: a check behind this point interrupts it
@@ -102,31 +104,31 @@ class State:
     def commit(self):
         """Saves, then checks for changes. All ranks must call it in the same step."""
         self._save_uncounted()
-        self.commits += 1
+        self._commits += 1
         try:
             self.check_host_updates()
         except HostsUpdatedInterrupt as interrupt:
-            self.committed()
+            self._committed()
             # A loss that was healed there has served what was announced before, and others heard of nothing else.
-            served = self.is_guarded and serial_of(self._word) <= serial_of(runtime.epoch.announced)
+            served = self._is_guarded and serial_of(self._word) <= serial_of(runtime.epoch.announced)
             if not served or self._is_reset_due():
                 self._is_as_saved = True
                 raise interrupt
             return
-        self.committed()
+        self._committed()
         if self._is_reset_due():
             self._is_as_saved = True
             raise HostsUpdatedInterrupt(True)
 
     def _save_uncounted(self):
         """`save`, as a part of what all ranks do together."""
-        counted = self.commits, self._alone
+        counted = self._commits, self._alone
         self.save()
-        self.commits, self._alone = counted
+        self._commits, self._alone = counted
 
-    def agreed(self, commits):
+    def _agreed(self, commits):
         """All ranks have the same state, and this number of commits."""
-        self.commits, self._alone = commits, 0
+        self._commits, self._alone = commits, 0
 
     def check_host_updates(self):
         """HostsUpdatedInterrupt on all ranks, or on none, if any has heard that hosts are about to change."""
@@ -135,7 +137,7 @@ class State:
         newest, changes = self._read_messages(seen)
         if epoch is not None and epoch.elastic:
             # When the vote returns all ranks have saved.
-            self._word = points.repeat(lambda vote: vote()) if self.is_guarded else runtime.commit_vote()
+            self._word = points.repeat(lambda vote: vote()) if self._is_guarded else runtime.commit_vote()
             if serial_of(self._word) > serial_of(runtime.epoch.announced) and self._may_change():
                 raise HostsUpdatedInterrupt(changes_of(self._word) == HostUpdateResult.removed)
             if self._is_reset_due():
@@ -169,25 +171,25 @@ class State:
     def _synced(self):
         """`sync` has come back, with that of subclasses: now it counts as saved. For a class whose `save` is not all of it."""
 
-    def on_healed(self, point):
+    def _on_healed(self, point):
         """A rank was lost, and the training function goes on: what depends on the ranks is reset at the next commit.
 
         ``point``: the number that the ranks who are furthest have passed. The commit behind that is the next on all.
         """
-        is_due = self.depends_on_ranks() or (self._replicas is not None and self._replicas.would_gain())
+        is_due = self._depends_on_ranks() or (self._replicas is not None and self._replicas.would_gain())
         self._healed_at = point if is_due else None
 
-    def depends_on_ranks(self):
+    def _depends_on_ranks(self):
         """Whether `on_reset` does anything; the same on all ranks."""
         return bool(self._reset_callbacks) or type(self).reset is not State.reset
 
     def _is_reset_due(self):
         return self._healed_at is not None and points.passed > self._healed_at
 
-    def committed(self):
+    def _committed(self):
         """All ranks have made this commit: for what keeps it elsewhere."""
 
-    def load_checkpoint(self, alone=False):
+    def _load_checkpoint(self, alone=False):
         """Before anybody has trained: the newest commit that an earlier job has kept; all ranks call it.
 
         ``alone``: this rank joins a running job, and cannot talk to others yet. Returns whether there was one; it then
@@ -195,18 +197,22 @@ class State:
         """
         return False
 
-    def prepare(self):
+    def _prepare(self):
         """This rank is about to join the others, who train: whatever they would have to wait for else; not collective."""
 
-    def expect_sync(self):
+    def _expect_sync(self):
         """What was saved is what there is now, and a `sync` follows in the next epoch, which this rank is about to enter."""
 
-    def entered(self):
+    def _entered(self):
         """The ranks are fewer, and those that are left go on with what they have, without a sync; all call it."""
 
-    def verified(self):
+    def _verified(self):
         """Whether what was saved is whole, so that others may have it."""
         return True
+
+    def _layout(self):
+        """Digest of what it consists of, the same on all ranks: for the launcher to compare; nothing where it does not say."""
+        return b""
 
     def _may_change(self):
         """Whether ranks may come and go where this state stands; the same on all ranks."""

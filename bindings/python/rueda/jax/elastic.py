@@ -91,7 +91,7 @@ class JaxState(FrameworkState):
         """Keeps everything as it is, in this rank's memory."""
         self._saved_state = self._copy()
 
-    def share(self):
+    def _share(self):
         saved = self._copy()
         trees = {name: saved.pop(name) for name in self._trees}
         leaves, form = jax.tree.flatten(trees)
@@ -100,7 +100,7 @@ class JaxState(FrameworkState):
         leaves = [mine if isinstance(mine, _Kept) else other for mine, other in zip(leaves, others[0])]
         self._set_attrs({**others[1], **jax.tree.unflatten(form, leaves)})
 
-    def layout(self):
+    def _layout(self):
         """What must be the same on all ranks, for the launcher to compare."""
         trees = {name: self._saved_state[name] for name in self._trees}
         return layout_of(_forms_in(trees), sorted(self._saved_state))

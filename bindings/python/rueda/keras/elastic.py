@@ -62,18 +62,18 @@ class KerasState(VariablesState):
         self._place = None if _framework.is_outside() else (basics.rank(), basics.size())
         super().__init__(**kwargs)
 
-    def shared(self):
+    def _shared(self):
         return [*self.model.weights, *(() if self.optimizer is None else self.optimizer.variables)]
 
-    def own(self):
+    def _own(self):
         weights = {id(each) for each in self.model.weights}
         return [each for each in self.model.non_trainable_variables if id(each) not in weights]
 
-    def read(self, variables):
+    def _read(self, variables):
         _framework.settle(self.model)
         return [np.array(keras.ops.convert_to_numpy(each.value), order="C") for each in variables]
 
-    def write(self, variables, values):
+    def _write(self, variables, values):
         _framework.drop_steps(self.model)
         for variable, value in zip(variables, values):
             variable.assign(value)

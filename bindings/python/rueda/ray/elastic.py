@@ -58,7 +58,7 @@ class ElasticSettings:
             self.num_proc,
             self.max_num_proc,
         )
-        self.reset_limit = _checks.whole(where, "reset_limit", self.reset_limit)
+        self.reset_limit = _checks.whole(where, "reset_limit", self.reset_limit, least=0)
         self.cooldown_range = _checks.cooldown(where, self.cooldown_range)
         _checks.seconds(where, "elastic_timeout", self.elastic_timeout)
         _checks.seconds(where, "timeout_s", self.timeout_s)

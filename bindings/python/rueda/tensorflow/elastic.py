@@ -43,13 +43,13 @@ class TensorFlowState(VariablesState):
             raise wrong_argument("TensorFlowState: TensorFlow 2 has no global variables; pass variables=, which are built")
         super().__init__(**kwargs)
 
-    def shared(self):
+    def _shared(self):
         return self.variables
 
-    def read(self, variables):
+    def _read(self, variables):
         return [np.array(tf.convert_to_tensor(each).numpy(), order="C") for each in variables]
 
-    def write(self, variables, values):
+    def _write(self, variables, values):
         for variable, value in zip(variables, values):
             variable.assign(value)
 

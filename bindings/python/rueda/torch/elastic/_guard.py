@@ -68,11 +68,11 @@ def guard(optimizer, state, replica=None):
             raise ValueError("guard(): replica= is for op=Average and op=Sum: nothing else can leave a rank out")
         replicas.use(replica)
     if _epochs.is_elastic():
-        if points.state is state and not state.is_guarded:
+        if points.state is state and not state._is_guarded:
             raise RuntimeError(
                 "guard() is to be called before the training function, not first in it: ranks that join begin with a state "
                 "that is not guarded, and wait for other operations than ranks whose state is"
             )
         optimizer._guard(replicas)
-        state.is_guarded, state._replicas = True, replicas
+        state._is_guarded, state._replicas = True, replicas
     return optimizer

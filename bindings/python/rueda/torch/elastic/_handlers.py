@@ -132,7 +132,7 @@ class OptimizerStateHandler(_Copied):
 
 
 class DictStateHandler(StateHandler):
-    """Of what has a small ``state_dict``: learning-rate schedulers, gradient scalers, rueda's data loaders."""
+    """Of what has a small ``state_dict``: gradient scalers, rueda's data loaders."""
 
     def __init__(self, value):
         super().__init__(value)
@@ -146,6 +146,10 @@ class DictStateHandler(StateHandler):
 
     def sync(self):
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+class LRSchedulerStateHandler(DictStateHandler):
+    """Of a learning-rate scheduler."""
 
 
 class SamplerStateHandler(DictStateHandler):
@@ -167,7 +171,7 @@ def _schedulers():
     module = torch.optim.lr_scheduler
     # Before PyTorch 2.0 the base has another name; ReduceLROnPlateau was none of them until 2.2.
     kinds = [getattr(module, "LRScheduler", module._LRScheduler), module.ReduceLROnPlateau]
-    return [(kind, DictStateHandler) for kind in kinds]
+    return [(kind, LRSchedulerStateHandler) for kind in kinds]
 
 
 def _scalers():

@@ -32,6 +32,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.epoch = 0
         self.processed_num = 0  # of the order of the epoch, from its beginning
         self._recorded = set()  # by `record_indices`, wherever they are
+        self.indices = []  # this rank's, since they were iterated over
         self.reset()
 
     @property
@@ -89,7 +90,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.total_size = self.num_samples * self.num_replicas
 
     def __iter__(self):
-        return iter(self._mine())
+        self.indices = self._mine()
+        return iter(self.indices)
 
     def __len__(self):
         return self.num_samples

@@ -12,6 +12,7 @@ from rueda.torch import mpi_ops
 from rueda.torch.checkpoint._keeper import Keeper
 from rueda.torch.elastic._copies import StepGuard
 from rueda.torch.elastic._handlers import (
+    LRSchedulerStateHandler,
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,
@@ -25,6 +26,7 @@ from rueda.torch.elastic.sampler import ElasticSampler
 from rueda.torch.functions import broadcast_object
 
 __all__ = [
+    "LRSchedulerStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
@@ -183,12 +185,12 @@ class TorchState(ObjectState):
         names = ("commit", "restore", "sync", "reset", "on_reset", "save")
         return bool(self._reset_callbacks) or any(getattr(type(self), name) is not getattr(TorchState, name) for name in names)
 
-    def expect_sync(self):
+    def _expect_sync(self):
         if not self._may_have_changed():
             for handler in self._handlers.values():
                 handler.expect_sync()
 
-    def entered(self):
+    def _entered(self):
         for handler in self._handlers.values():
             handler.forget_sync()
         if self._local is not None:
@@ -200,19 +202,19 @@ class TorchState(ObjectState):
     def _mirrors(self):
         return () if self._local is None else self._local.holders
 
-    def committed(self):
+    def _committed(self):
         if self._keeper is None:
             return
-        if self.is_guarded:
+        if self._is_guarded:
             points.repeat(self._keep)
         else:
             self._keep(lambda: None)
 
     def _keep(self, vote):
-        self._keeper.committed(self._whole(), self.commits - self._alone)
+        self._keeper.committed(self._whole(), self._commits - self._alone)
         vote()
 
-    def load_checkpoint(self, alone=False):
+    def _load_checkpoint(self, alone=False):
         if self._keeper is None or (self._is_begun if alone else self._bcast_object(self._is_begun)):
             return False
         whole = self._whole()
@@ -228,7 +230,7 @@ class TorchState(ObjectState):
         for name in self._saved_state:
             setattr(self, name, whole[name])
         self._save_uncounted()
-        self.agreed(commits)
+        self._agreed(commits)
         return True
 
     def _whole(self):
@@ -242,19 +244,19 @@ class TorchState(ObjectState):
             if isinstance(handler.value, (ElasticSampler, DataLoader)):
                 handler.value.reset()
 
-    def prepare(self):
+    def _prepare(self):
         for handler in self._handlers.values():
             handler.prepare()
 
-    def depends_on_ranks(self):
+    def _depends_on_ranks(self):
         has_sampler = any(isinstance(handler.value, (ElasticSampler, DataLoader)) for handler in self._handlers.values())
         return has_sampler or bool(self._reset_callbacks) or type(self).reset is not TorchState.reset
 
-    def verified(self):
+    def _verified(self):
         """Whether what is saved is whole: False if somebody else changed what only the optimizer may change."""
         return all([copies.hold() for copies in self._copies()])
 
-    def layout(self):
+    def _layout(self):
         """Digest of what must be the same on all ranks: names, shapes and dtypes of the models, the optimizers' groups."""
         digest = hashlib.sha256()
         for name, handler in sorted(self._handlers.items()):

@@ -1,6 +1,7 @@
 """Horovod's ``horovod.torch.elastic.state``, by rueda."""
 
 from rueda.torch.elastic.state import (  # noqa: F401
+    LRSchedulerStateHandler,
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,
