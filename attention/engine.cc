@@ -62,9 +62,20 @@ Engine::Meeting Engine::meeting(const AttentionPlan& plan, bool backward) {
 
 Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, int threads,
                               bool backward, Body body, bool inline_call) {
-  for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)})
-    RUEDA_RETURN_IF_ERROR(
-        kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()}));
+  Status wrong;
+  for (const DType keys : {plan.spec.dtype, computed_as(plan.spec)}) {
+    if (wrong.ok())
+      wrong =
+          kernels_->check({plan.spec.dtype, keys, plan.spec.head_dim, plan.spec.changes_scores()});
+  }
+  if (!wrong.ok()) {
+    if (plan.spec.ranks == 1) return wrong;
+    // The others must hear of it. What the body holds, the plan among it, is kept.
+    body = [wrong, kept = std::move(body)](Link* link, const Means&) {
+      link->refuse();
+      return wrong;
+    };
+  }
   RUEDA_RETURN_IF_ERROR(check_once(plan, false));
   return start(meeting(plan, backward), process_set, threads, std::move(body), inline_call);
 }

@@ -149,6 +149,27 @@ TEST_CASE("ranks whose softcap or slopes differ are told so, and kernels without
                                   nullptr, true);
   CHECK(call.status().message().find("'plain'") != std::string::npos);
   CHECK(call.status().message().find("softcap") != std::string::npos);
+  // On one rank alone: the other, which would wait for it, is told, and the next call goes on.
+  spec.ranks = 2;
+  RuntimeWorld two(Kind::kShm, 2);
+  const auto messages = two.run([&](Rank rank, engine::Runtime& runtime) {
+    Kernels own;
+    must(own.add(&plain));
+    must(own.use(rank == 1 ? "plain" : "auto"));
+    Engine engine(&runtime, &own);
+    const Problem problem = make_problem(spec, 1);
+    std::string said = "nothing was wrong";
+    try {
+      run_rank(&engine, problem, rank);
+    } catch (const Failure& failure) {
+      said = failure.what();
+    }
+    must(own.use("auto"));
+    run_rank(&engine, problem, rank);
+    return said;
+  });
+  CHECK(messages[0].find("the call of rank 1") != std::string::npos);
+  CHECK(messages[1].find("'plain'") != std::string::npos);
 }
 
 TEST_CASE("head sizes 32 to 256 and odd ones are exact", "[attention]") {
@@ -502,10 +523,11 @@ TEST_CASE("every kernel of this machine gives the same attention, and one can be
   must(world.kernels().add(&halves));
   CHECK_FALSE(world.kernels().add(&halves).ok());
   must(world.kernels().use("halves"));
-  const auto call = world.engine(0).forward(
+  const auto call = must(world.engine(0).forward(
       std::make_shared<AttentionPlan>(must(world.engine(0).plan(simple(8, 2, 1, 1, 8)))), 0, 1, {},
-      nullptr);
-  CHECK(call.status().message().find("'halves'") != std::string::npos);
+      nullptr));
+  const Status status = call->wait(std::chrono::nanoseconds(-1));
+  CHECK(status.message().find("'halves'") != std::string::npos);
   // Each has its own list.
   CHECK(Kernels().use("halves").code() == Code::kInvalidArgument);
 }

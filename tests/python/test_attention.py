@@ -427,6 +427,41 @@ def test_ranks_that_disagree_are_told_so_and_go_on():
     assert torch.allclose(call(), torch.ones(1, 20, 4, 8))
 
 
+def wrong_arguments_of_one_rank():
+    """They end the calls of the others, which would wait for it, and the next call goes on."""
+    rank, size = hvd.rank(), hvd.size()
+    q, k, v = (torch.ones(1, 20, 4, 8) for _ in range(3))
+
+    def ring(*tensors, function=ra.ring_attention, **options):
+        return function(*(tensors or (q, k, v)), **{"length": 20 * size, **options})
+
+    wrong = {
+        "softcap is -1": lambda: ring(softcap=-1),
+        "k and v must be alike": lambda: ring(q, k, v[:, 1:]),
+        "this rank has 19 tokens": lambda: ring(q[:, 1:], k, v),
+        "this rank has 18 keys": lambda: ring(q, k[:, 2:], v[:, 2:], function=ra.ulysses_attention),
+        "has no option 'dropout_p'": lambda: ring(dropout_p=0.1),
+        "does not divide": lambda: ring(function=ra.usp_attention, ulysses_degree=size + 1),
+        "there are 1 sinks": lambda: ra.decode_attention(q[:, :1], k, v, [9], sinks=[1.0]),
+    }
+    for text, call in wrong.items():
+        if rank == size - 1:
+            with raises((TypeError, ValueError), text):
+                call()
+        else:
+            with raises(hvd.HorovodInternalError, f"the call of rank {size - 1} (pid ", "or was refused there"):
+                ring()
+        assert torch.allclose(ring(), torch.ones(8)), text
+    with raises(ValueError, "softcap is -1"):  # on all ranks
+        ring(softcap=-1)
+    assert torch.allclose(ring(), torch.ones(8))
+
+
+@ranks(2, 3)
+def test_wrong_arguments_of_one_rank_are_told_to_the_others():
+    wrong_arguments_of_one_rank()
+
+
 @ranks(3, 4)
 def test_ranks_that_wait_for_one_that_would_send_nothing_are_told():
     """With contiguous causal tokens the last rank sends nothing, though the others wait for it; one row of decoding is merged by one rank."""

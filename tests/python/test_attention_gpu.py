@@ -14,6 +14,7 @@ from rueda.attention.device import _ring
 from expect import raises
 from rueda.torch import _compiler
 from fake_gpu import ENV, FakeGpuOfAttention, needs_stubs
+from test_attention import wrong_arguments_of_one_rank
 from test_attention_device import EVERYTHING, OF_EACH, SLOPES, exact, one_thread, packed, window  # noqa: F401
 from worlds import run_ranks
 
@@ -199,6 +200,16 @@ def _fails(rank, step):
 
 def test_what_a_kernel_raises_comes_out_of_the_call():
     outcome = run_ranks(2, a_kernel_fails, env=ENV)
+    assert outcome.code == 0, outcome.output
+
+
+def wrong_arguments_on_gpus():
+    with FakeGpuOfAttention(hvd.rank()):
+        wrong_arguments_of_one_rank()
+
+
+def test_wrong_arguments_of_one_rank_are_told_to_the_others():
+    outcome = run_ranks(3, wrong_arguments_on_gpus, env=ENV)
     assert outcome.code == 0, outcome.output
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from rueda.attention import _groups
+from rueda.attention._calls import told
 from rueda.attention._lengths import plan_for, threads_of
 from rueda.attention._plans import Spec, slopes_of, softcap_of
 
@@ -81,7 +82,7 @@ def _check(q, k, v):
 _OF_THE_TENSORS = "batch heads kv_heads head_dim dtype window scale kv_wire softcap alibi_slopes".split()
 
 
-def _check_options(window_size, softmax_scale, process_set, threads, save, spec):
+def _check_options(window_size, softmax_scale, threads, save, spec):
     for name in spec:
         if name in Spec._fields and name not in _OF_THE_TENSORS:
             continue
@@ -90,7 +91,6 @@ def _check_options(window_size, softmax_scale, process_set, threads, save, spec)
             "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
             "compression, softcap, alibi_slopes, save"
         )
-    _groups.require(process_set)
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
     if not isinstance(threads, int) or threads < 0:
@@ -103,21 +103,45 @@ def _check_options(window_size, softmax_scale, process_set, threads, save, spec)
         raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
 
-def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0,
-           window_size=(-1, -1), softmax_scale=None, compression=None, rotate="auto",
-           chunk_tokens=None, qkv_format="bshd", async_op=False, key_length=None, softcap=0.0, alibi_slopes=None,
-           save=None, **spec):  # fmt: skip
+def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0, qkv_format="bshd", async_op=False,
+           save=None, **options):  # fmt: skip
     process_set = _groups.given(process_set)
+    _groups.require(process_set)
     module = framework(q)
-    heads_first = qkv_format == "bhsd"
-    if heads_first:
+    if module.is_compiling():
+        q, k, v, length, options = _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, **options)
+        if async_op:
+            raise ValueError("async_op is not possible under torch.compile")
+        out, lse = module.graph.attention(q, k, v, length, process_set, threads, save, options)
+        call = None
+    else:
+        # Shapes that are traced, and ranks that are asked for their tokens first, are no calls yet.
+        is_traced, is_asked = module.EQUAL_SHARES, length is None
+        with told(process_set, not is_traced and not is_asked):
+            q, k, v, length, options = _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, **options)
+        with told(process_set, not is_traced):
+            plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
+        out, lse, call = module.attention(
+            plan, q, k, v, threads_of(threads, process_set), save, not async_op, process_set
+        )
+    if qkv_format == "bhsd":
+        out = module.heads_second(out)
+    result = (out, lse) if return_lse else out
+    return AttentionRequest(call, result) if async_op else result
+
+
+def _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, *, window_size=(-1, -1), softmax_scale=None,
+              compression=None, rotate="auto", chunk_tokens=None, key_length=None, softcap=0.0, alibi_slopes=None,
+              **spec):  # fmt: skip
+    """(q, k, v, length, a plan's options) of a call whose arguments are right."""
+    if qkv_format == "bhsd":
         q, k, v = (module.heads_second(x) for x in (q, k, v))
     elif qkv_format != "bshd":
         raise ValueError(f"qkv_format is {qkv_format!r}, expected 'bshd' or 'bhsd'")
     _check(q, k, v)
     if module.is_compiling() and hasattr(alibi_slopes, "tolist"):
         raise ValueError("under torch.compile alibi_slopes is a tuple of numbers, as in tuple(slopes.tolist())")
-    _check_options(window_size, softmax_scale, process_set, threads, save, spec)
+    _check_options(window_size, softmax_scale, threads, save, spec)
     left, right = window_size
     options = {
         "rotate_forward": rotate,
@@ -135,17 +159,4 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
     if length is None and module.EQUAL_SHARES:
         length = q.shape[1] * process_set.size()
         options["key_length"] = key_length or k.shape[1] * process_set.size()
-    if module.is_compiling():
-        if async_op:
-            raise ValueError("async_op is not possible under torch.compile")
-        out, lse = module.graph.attention(q, k, v, length, process_set, threads, save, options)
-        call = None
-    else:
-        plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
-        out, lse, call = module.attention(
-            plan, q, k, v, threads_of(threads, process_set), save, not async_op, process_set
-        )
-    if heads_first:
-        out = module.heads_second(out)
-    result = (out, lse) if return_lse else out
-    return AttentionRequest(call, result) if async_op else result
+    return q, k, v, length, options

@@ -1,5 +1,6 @@
 """One forward or backward call on memory, whatever the framework."""
 
+import contextlib
 import ctypes
 
 from rueda import _ffi
@@ -57,6 +58,30 @@ class Ended:
 
     def abort(self):
         pass
+
+
+@contextlib.contextmanager
+def told(process_set, others_wait=True):
+    """What is wrong with a call's arguments on this rank ends the others' calls too, which would wait for this one."""
+    try:
+        yield
+    except (TypeError, ValueError):
+        if others_wait and runtime.is_initialized() and process_set.size() > 1:
+            _refuse(process_set)
+        raise
+
+
+def _refuse(process_set):
+    """This rank's call of all attentions' one order: of no heads, which the library refuses and tells the others."""
+    spec = _ffi.AttentionDecodeSpec(struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec))
+    pointer, error = ctypes.c_void_p(), _ffi.Error()
+    code = _lib.rueda_attention_decode(
+        runtime.require_context(), ctypes.byref(spec), process_set.process_set_id, 1, None, None, None, None, None,
+        ctypes.byref(pointer), ctypes.byref(error),
+    )  # fmt: skip
+    if code == _ffi.OK:
+        with contextlib.suppress(Exception):  # that it was refused
+            Call(pointer, None).wait()
 
 
 def _context(plan):

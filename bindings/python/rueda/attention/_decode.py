@@ -10,7 +10,7 @@ from rueda._numbers import whole_numbers
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._attend import AttentionRequest, framework, require_alike
-from rueda.attention._calls import Call, Ended
+from rueda.attention._calls import Call, Ended, told
 from rueda.attention._lengths import threads_of
 from rueda.attention._plans import _DTYPES, _integer, slopes_of, slopes_pointer, softcap_of
 
@@ -68,49 +68,50 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
     """
     process_set = _groups.given(process_set)
     _groups.require(process_set)
-    tensors = _Tensors(q, k_cache, v_cache)
-    if queries not in ("same", "own"):
-        raise ValueError(f"queries is {queries!r}, expected 'same' or 'own'")
-    left, right = (_integer(x, "window_size") for x in window_size)
-    if right not in (-1, 0):
-        raise ValueError(f"window_size is {tuple(window_size)}: what comes behind the last tokens is not there; right is -1 or 0")
-    sequences, tokens, heads, head_dim = q.shape
-    if hasattr(lengths, "device") and getattr(lengths.device, "type", "cpu") != "cpu":
-        raise ValueError(f"lengths are on {lengths.device}: give numbers of the host, which must know what travels")
-    lengths = whole_numbers("lengths", lengths, np.int64).reshape(-1)
-    block_table, tensors.table = tensors.table_of(block_table)
-    table = tensors.table if block_table is None else block_table
-    if table is not None and (table.ndim != 2 or len(table) != len(lengths) or table.shape[1] == 0):
-        raise ValueError(f"block_table is {tuple(table.shape)}, expected ({len(lengths)} sequences, blocks)")
-    sinks, tensors.sinks = tensors.sinks_of(sinks)
-    if sinks is not None and len(sinks) != heads:
-        raise ValueError(f"there are {len(sinks)} sinks, expected one for each of {heads} heads")
-    slopes = slopes_of(alibi_slopes, len(lengths), heads)
-    spec = _ffi.AttentionDecodeSpec(
-        struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec),
-        batch=len(lengths),
-        queries=tokens,
-        heads=heads,
-        kv_heads=k_cache.shape[2],
-        head_dim=head_dim,
-        dtype=tensors.dtype,
-        own=queries == "own",
-        causal=bool(causal),
-        left=left,
-        global_tokens=_integer(global_tokens, "global_tokens"),
-        scale=softmax_scale or 0.0,
-        lengths=_pointer(lengths, ctypes.c_int64),
-        sinks=None if sinks is None else sinks.ctypes.data,
-        sequences=sequences,
-        blocks=k_cache.shape[0],
-        block_tokens=k_cache.shape[1],
-        block_table=_pointer(block_table, ctypes.c_int32),
-        table_blocks=0 if table is None else table.shape[1],
-        softcap=softcap_of(softcap),
-        alibi_slopes=slopes_pointer(slopes),
-        alibi_count=len(slopes),
-    )
-    tensors.lengths, tensors.slopes = lengths, slopes
+    with told(process_set):
+        tensors = _Tensors(q, k_cache, v_cache)
+        if queries not in ("same", "own"):
+            raise ValueError(f"queries is {queries!r}, expected 'same' or 'own'")
+        left, right = (_integer(x, "window_size") for x in window_size)
+        if right not in (-1, 0):
+            raise ValueError(f"window_size is {tuple(window_size)}: what comes behind the last tokens is not there; right is -1 or 0")
+        sequences, tokens, heads, head_dim = q.shape
+        if hasattr(lengths, "device") and getattr(lengths.device, "type", "cpu") != "cpu":
+            raise ValueError(f"lengths are on {lengths.device}: give numbers of the host, which must know what travels")
+        lengths = whole_numbers("lengths", lengths, np.int64).reshape(-1)
+        block_table, tensors.table = tensors.table_of(block_table)
+        table = tensors.table if block_table is None else block_table
+        if table is not None and (table.ndim != 2 or len(table) != len(lengths) or table.shape[1] == 0):
+            raise ValueError(f"block_table is {tuple(table.shape)}, expected ({len(lengths)} sequences, blocks)")
+        sinks, tensors.sinks = tensors.sinks_of(sinks)
+        if sinks is not None and len(sinks) != heads:
+            raise ValueError(f"there are {len(sinks)} sinks, expected one for each of {heads} heads")
+        slopes = slopes_of(alibi_slopes, len(lengths), heads)
+        spec = _ffi.AttentionDecodeSpec(
+            struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec),
+            batch=len(lengths),
+            queries=tokens,
+            heads=heads,
+            kv_heads=k_cache.shape[2],
+            head_dim=head_dim,
+            dtype=tensors.dtype,
+            own=queries == "own",
+            causal=bool(causal),
+            left=left,
+            global_tokens=_integer(global_tokens, "global_tokens"),
+            scale=softmax_scale or 0.0,
+            lengths=_pointer(lengths, ctypes.c_int64),
+            sinks=None if sinks is None else sinks.ctypes.data,
+            sequences=sequences,
+            blocks=k_cache.shape[0],
+            block_tokens=k_cache.shape[1],
+            block_table=_pointer(block_table, ctypes.c_int32),
+            table_blocks=0 if table is None else table.shape[1],
+            softcap=softcap_of(softcap),
+            alibi_slopes=slopes_pointer(slopes),
+            alibi_count=len(slopes),
+        )
+        tensors.lengths, tensors.slopes = lengths, slopes
     with tensors.errors():
         call = tensors.start(spec, process_set, threads_of(threads, process_set))
         result = (tensors.out, tensors.lse) if return_lse else tensors.out
