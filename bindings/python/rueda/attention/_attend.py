@@ -3,8 +3,8 @@
 import numpy as np
 
 from rueda.attention import _groups
-from rueda.attention._calls import told
-from rueda.attention._lengths import plan_for, threads_of
+from rueda.attention._calls import refuse, told
+from rueda.attention._lengths import plan_for, refuse_lengths, threads_of
 from rueda.attention._plans import Spec, slopes_of, softcap_of
 
 
@@ -121,11 +121,10 @@ def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=
         out, lse = module.graph.attention(q, k, v, length, process_set, threads, save, options)
         call = None
     else:
-        # Shapes that are traced, and ranks that are asked for their tokens first, are no calls yet.
-        is_traced, is_asked = module.EQUAL_SHARES, length is None
-        with told(process_set, not is_traced and not is_asked):
+        refuses = None if module.EQUAL_SHARES else refuse  # shapes that are traced are no call yet
+        with told(process_set, refuse_lengths if refuses and length is None else refuses):
             q, k, v, length, options = _prepared(module, q, k, v, process_set, *own, **options)
-        with told(process_set, not is_traced):
+        with told(process_set, refuses):
             plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
             plan, q, k, v, threads_of(threads, process_set), save, not async_op, process_set
