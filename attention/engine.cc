@@ -70,7 +70,8 @@ Result<CallPtr> Engine::start(const AttentionPlan& plan, uint32_t process_set, i
   }
   if (!wrong.ok()) {
     if (plan.spec.ranks == 1) return wrong;
-    body = [wrong](Link* link, const Means&) {  // which the other ranks must hear
+    // The others must hear of it. What the body holds, the plan among it, is kept.
+    body = [wrong, kept = std::move(body)](Link* link, const Means&) {
       link->refuse();
       return wrong;
     };

@@ -452,8 +452,17 @@ def wrong_arguments_of_one_rank():
             with raises(hvd.HorovodInternalError, f"the call of rank {size - 1} (pid ", "or was refused there"):
                 ring()
         assert torch.allclose(ring(), torch.ones(8)), text
-    with raises(ValueError, "softcap is -1"):  # on all ranks
-        ring(softcap=-1)
+    # Before the ranks are asked how many tokens there are.
+    if rank == size - 1:
+        with raises(ValueError, "k and v must be alike"):
+            ring(q, k, v[:, 1:], length=None)
+    else:
+        with raises(hvd.HorovodInternalError, f"the call of rank {size - 1} was refused there"):
+            ring(length=None)
+    for length in (None, 20 * size):  # on all ranks
+        with raises(ValueError, "softcap is -1"):
+            ring(softcap=-1, length=length)
+    assert torch.allclose(ring(length=None), torch.ones(8))
     assert torch.allclose(ring(), torch.ones(8))
 
 

@@ -274,6 +274,11 @@ def test_models_of_transformers_compute_with_the_ring():
     heads_first = [cut(x).transpose(1, 2) for x in (q, k, v)]
     out, _ = attend(layer, *heads_first, None, scaling=None, sliding_window=9)
     expect_parts([out], wanted[:1], cut)
+    # As models with sinks call it, GPT-OSS among them.
+    sinks = torch.tensor([0.5, -2.0, 3.0, 9.0])
+    out, _ = attend(layer, *heads_first, None, scaling=None, sliding_window=9, s_aux=sinks)
+    own = [x.transpose(1, 2) for x in heads_first]
+    assert torch.equal(out, ra.ring_attention(*own, causal=True, window_size=(8, 0), sinks=sinks))
     with raises(NotImplementedError, "attention_dropout=0"):
         attend(layer, *heads_first, None, dropout=0.1)
     with raises(NotImplementedError, "pack the sequences"):

@@ -18,7 +18,8 @@ log-sum-exp, (batch, heads, tokens), float32), ``qkv_format`` ("bshd", or "bhsd"
 tokens, head_dim)), ``async_op`` (returns an `AttentionRequest` at once), ``chunk_tokens`` (bounds the
 workspace), ``threads``, ``softcap`` (scores become softcap * tanh(score / softcap)), ``alibi_slopes`` (of each query head,
 or (batch, heads): ``-slope * |i + keys - queries - j|`` is added to the score of query i and key j, as flash-attention has it,
-in positions of the whole sequence), ``save`` (what is kept for backward: None, "qkv": q, k and v alone, the rest is
+in positions of the whole sequence), ``sinks`` (of each query head a score that takes part in the softmax and has no value),
+``save`` (what is kept for backward: None, "qkv": q, k and v alone, the rest is
 computed again, or "out+lse": in a part that PyTorch checkpoints, attention is not computed again). ``length``: tokens of the whole
 sequence; left out, the ranks are asked (of JAX arrays, all ranks are taken to have as many).
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from rueda.attention import _groups
-from rueda.attention._calls import told
-from rueda.attention._lengths import plan_for, threads_of
+from rueda.attention._calls import refuse, told
+from rueda.attention._lengths import plan_for, refuse_lengths, threads_of
 from rueda.attention._plans import Spec, slopes_of, softcap_of
 
 
@@ -89,7 +89,7 @@ def _check_options(window_size, softmax_scale, threads, save, spec):
         raise TypeError(
             f"attention has no option {name!r}; there are causal, window_size, layout, softmax_scale, "
             "process_set, length, key_length, return_lse, qkv_format, async_op, chunk_tokens, threads, rotate, "
-            "compression, softcap, alibi_slopes, save"
+            "compression, softcap, alibi_slopes, sinks, save"
         )
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size is {window_size!r}, expected (left, right) in tokens; -1: no limit")
@@ -103,36 +103,43 @@ def _check_options(window_size, softmax_scale, threads, save, spec):
         raise ValueError("softmax_scale is 0: every key would count alike; leave it out for head_dim ** -0.5")
 
 
+def _check_sinks(sinks, heads, async_op):
+    if getattr(sinks, "ndim", 1) != 1 or not hasattr(sinks, "__len__") or len(sinks) != heads:
+        raise ValueError(f"sinks is {sinks!r}, expected a score for each of {heads} query heads")
+    if async_op:
+        raise ValueError("sinks come into what has ended: leave async_op out, or sinks, and merge_attention afterwards")
+
+
 def attend(q, k, v, *, process_set=None, length=None, return_lse=False, threads=0, qkv_format="bshd", async_op=False,
-           save=None, **options):  # fmt: skip
+           save=None, sinks=None, **options):  # fmt: skip
     process_set = _groups.given(process_set)
     _groups.require(process_set)
     module = framework(q)
+    own = length, threads, qkv_format, save, sinks, async_op
     if module.is_compiling():
-        q, k, v, length, options = _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, **options)
-        if async_op:
-            raise ValueError("async_op is not possible under torch.compile")
+        q, k, v, length, options = _prepared(module, q, k, v, process_set, *own, **options)
         out, lse = module.graph.attention(q, k, v, length, process_set, threads, save, options)
         call = None
     else:
-        # Shapes that are traced, and ranks that are asked for their tokens first, are no calls yet.
-        is_traced, is_asked = module.EQUAL_SHARES, length is None
-        with told(process_set, not is_traced and not is_asked):
-            q, k, v, length, options = _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, **options)
-        with told(process_set, not is_traced):
+        refuses = None if module.EQUAL_SHARES else refuse  # shapes that are traced are no call yet
+        with told(process_set, refuse_lengths if refuses and length is None else refuses):
+            q, k, v, length, options = _prepared(module, q, k, v, process_set, *own, **options)
+        with told(process_set, refuses):
             plan = plan_for(q.shape, k.shape, module.name_of(q), length, process_set, options)
         out, lse, call = module.attention(
             plan, q, k, v, threads_of(threads, process_set), save, not async_op, process_set
         )
+    if sinks is not None:
+        out, lse = module.merge(out, lse, *module.of_sinks(sinks, out, lse))
     if qkv_format == "bhsd":
         out = module.heads_second(out)
     result = (out, lse) if return_lse else out
     return AttentionRequest(call, result) if async_op else result
 
 
-def _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, *, window_size=(-1, -1), softmax_scale=None,
-              compression=None, rotate="auto", chunk_tokens=None, key_length=None, softcap=0.0, alibi_slopes=None,
-              **spec):  # fmt: skip
+def _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, sinks, async_op, *, window_size=(-1, -1),
+              softmax_scale=None, compression=None, rotate="auto", chunk_tokens=None, key_length=None, softcap=0.0,
+              alibi_slopes=None, **spec):  # fmt: skip
     """(q, k, v, length, a plan's options) of a call whose arguments are right."""
     if qkv_format == "bhsd":
         q, k, v = (module.heads_second(x) for x in (q, k, v))
@@ -141,7 +148,11 @@ def _prepared(module, q, k, v, process_set, length, threads, qkv_format, save, *
     _check(q, k, v)
     if module.is_compiling() and hasattr(alibi_slopes, "tolist"):
         raise ValueError("under torch.compile alibi_slopes is a tuple of numbers, as in tuple(slopes.tolist())")
+    if module.is_compiling() and async_op:
+        raise ValueError("async_op is not possible under torch.compile")
     _check_options(window_size, softmax_scale, threads, save, spec)
+    if sinks is not None:
+        _check_sinks(sinks, q.shape[2], async_op)
     left, right = window_size
     options = {
         "rotate_forward": rotate,

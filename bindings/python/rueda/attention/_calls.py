@@ -61,17 +61,18 @@ class Ended:
 
 
 @contextlib.contextmanager
-def told(process_set, others_wait=True):
-    """What is wrong with a call's arguments on this rank ends the others' calls too, which would wait for this one."""
+def told(process_set, refuse):
+    """What is wrong with a call's arguments on this rank ends the others' calls too, which would wait for this one. ``refuse``: how
+    they hear of it; None: they do not."""
     try:
         yield
     except (TypeError, ValueError):
-        if others_wait and runtime.is_initialized() and process_set.size() > 1:
-            _refuse(process_set)
+        if refuse is not None and runtime.is_initialized() and process_set.size() > 1:
+            refuse(process_set)
         raise
 
 
-def _refuse(process_set):
+def refuse(process_set):
     """This rank's call of all attentions' one order: of no heads, which the library refuses and tells the others."""
     spec = _ffi.AttentionDecodeSpec(struct_size=ctypes.sizeof(_ffi.AttentionDecodeSpec))
     pointer, error = ctypes.c_void_p(), _ffi.Error()

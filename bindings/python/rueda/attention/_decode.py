@@ -10,7 +10,7 @@ from rueda._numbers import whole_numbers
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._attend import AttentionRequest, framework, require_alike
-from rueda.attention._calls import Call, Ended, told
+from rueda.attention._calls import Call, Ended, refuse, told
 from rueda.attention._lengths import threads_of
 from rueda.attention._plans import _DTYPES, _integer, slopes_of, slopes_pointer, softcap_of
 
@@ -68,7 +68,7 @@ def decode_attention(q, k_cache, v_cache, lengths, *, block_table=None, queries=
     """
     process_set = _groups.given(process_set)
     _groups.require(process_set)
-    with told(process_set):
+    with told(process_set, refuse):
         tensors = _Tensors(q, k_cache, v_cache)
         if queries not in ("same", "own"):
             raise ValueError(f"queries is {queries!r}, expected 'same' or 'own'")

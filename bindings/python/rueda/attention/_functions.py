@@ -168,8 +168,9 @@ def ring_dilated_attention(q, k, v, segment_lengths, dilation_rates, *, causal=F
         raise ValueError(f"mix_grad is {mix_grad!r}, expected 'exact' or 'detached'")
     mixes = head_groups == "all" and len(segment_lengths) > 1
     if mix_grad == "detached" and mixes and hasattr(framework(q), "mix_detached"):
-        if options.get("async_op"):
-            raise ValueError("mix_grad='detached' is several calls: leave async_op out")
+        for name in ("async_op", "sinks"):
+            if options.get(name) not in (None, False):
+                raise ValueError(f"mix_grad='detached' is several calls: leave {name} out")
         want_lse = options.pop("return_lse", False)
         parts = [
             ring_dilated_attention(

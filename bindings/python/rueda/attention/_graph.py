@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from rueda.attention import _groups, _tensors, device
-from rueda.attention._calls import Saved, told
+from rueda.attention._calls import Saved, refuse, told
 from rueda.attention._layouts import places
 from rueda.attention._lengths import length_of, plan_for, threads_of
 from rueda.torch._operations import id_in_graph, operation
@@ -48,7 +48,7 @@ def _saves(number):
 def _plan(q, k, length, number):
     set_id, threads, _, options = _settings[number]
     process_set = _groups.of_id(set_id)
-    with told(process_set):
+    with told(process_set, refuse):
         plan = plan_for(
             tuple(q.shape), tuple(k.shape), _tensors.name_of(q), length, process_set, dict(options)
         )

@@ -69,6 +69,11 @@ def mix_detached(outs, lses, heads_first=False):
     return mixed.astype(outs[0].dtype), total
 
 
+def of_sinks(sinks, out, lse):
+    """The partial result of scores without a value."""
+    return jnp.zeros_like(out), jnp.broadcast_to(jnp.asarray(sinks, lse.dtype)[:, None], lse.shape)
+
+
 def merge(out, lse, out2, lse2):
     total = jnp.logaddexp(lse, lse2)
     safe = jnp.where(jnp.isinf(total), 0.0, total)

@@ -4,11 +4,12 @@ import os
 
 import numpy as np
 
-from rueda._array_collectives import allreduce
+from rueda._array_collectives import allreduce, allreduce_async
 from rueda._runtime import runtime
 from rueda.attention import _groups
 from rueda.attention._plans import Spec, plan_of
 from rueda.common.basics import Sum
+from rueda.common.exceptions import HorovodInternalError
 
 
 def length_of(tokens, process_set):
@@ -23,8 +24,17 @@ def _lengths_of(tokens, keys, process_set):
     """Queries and keys of all ranks together."""
     if process_set.size() == 1:
         return tokens, keys
-    mine = np.array([tokens, keys], np.int64)
-    return tuple(map(int, allreduce(mine, op=Sum, process_set=process_set)))
+    mine = np.array([tokens, keys, 0, 0], np.int64)
+    tokens, keys, refused, rank = map(int, allreduce(mine, op=Sum, process_set=process_set))
+    if refused:
+        who = f"the call of rank {rank} was" if refused == 1 else f"the calls of {refused} ranks were"
+        raise HorovodInternalError(f"attention: {who} refused there; do all ranks call it with the same arguments?")
+    return tokens, keys
+
+
+def refuse_lengths(process_set):
+    """This rank's answer where the others ask for lengths: its call is wrong. Waits for nobody."""
+    allreduce_async(np.array([0, 0, 1, runtime.place.rank], np.int64), op=Sum, process_set=process_set)
 
 
 def threads_of(asked, process_set):

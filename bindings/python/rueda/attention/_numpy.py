@@ -54,6 +54,11 @@ def put_together(shard, positions, own, length, axis, process_set):
     return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
 
+def of_sinks(sinks, out, lse):
+    """The partial result of scores without a value."""
+    return np.zeros_like(out), np.broadcast_to(np.asarray(sinks, lse.dtype)[:, None], lse.shape)
+
+
 def merge(out, lse, out2, lse2):
     top = np.maximum(lse, lse2)
     safe = np.where(np.isinf(top), np.float32(0), top)

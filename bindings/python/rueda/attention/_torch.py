@@ -105,6 +105,12 @@ def put_together(shard, positions, own, length, axis, process_set):
     return _Unshard.apply(shard, positions, own, length, axis, process_set)
 
 
+def of_sinks(sinks, out, lse):
+    """The partial result of scores without a value."""
+    sinks = torch.as_tensor(sinks, dtype=lse.dtype, device=lse.device)
+    return torch.zeros_like(out), sinks[:, None].expand_as(lse)
+
+
 def merge(out, lse, out2, lse2):
     top = torch.maximum(lse, lse2)
     safe = torch.where(torch.isinf(top), torch.zeros_like(top), top)

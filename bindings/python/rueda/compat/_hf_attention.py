@@ -30,10 +30,10 @@ def update_ring_flash_attn_params(cu_seqlens, process_group=None):
     _state.update(ends=ends, process_set=process_group)
 
 
-def _attend(query, key, value, causal, scale, window, softcap):
+def _attend(query, key, value, causal, scale, window, softcap, sinks):
     """(batch, tokens, heads, head_dim)."""
     ends, process_set = _state["ends"], _state["process_set"]
-    options = {"causal": causal, "softmax_scale": scale, "process_set": process_set, "softcap": softcap, "save": _state["save"]}
+    options = {"causal": causal, "softmax_scale": scale, "process_set": process_set, "softcap": softcap, "sinks": sinks, "save": _state["save"]}
     if window is not None:
         options["window_size"] = (window - 1, 0 if causal else window - 1)
     if ends is None:
@@ -56,21 +56,21 @@ def _refuse(dropout, attention_mask):
 
 
 def _interface(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None,
-               sliding_window=None, softcap=None, is_causal=None, **kwargs):  # fmt: skip
+               sliding_window=None, softcap=None, is_causal=None, s_aux=None, **kwargs):  # fmt: skip
     """As transformers calls attention since 4.48: (batch, heads, tokens, head_dim) in."""
     _refuse(dropout, attention_mask if attention_mask is None or attention_mask.ndim == 2 else None)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return _attend(query, key, value, bool(causal), scaling, sliding_window, softcap), None
+    return _attend(query, key, value, bool(causal), scaling, sliding_window, softcap, s_aux), None
 
 
 def _flash_forward(query_states, key_states, value_states, attention_mask, query_length,
                    is_causal=True, dropout=0.0, position_ids=None, softmax_scale=None,
                    sliding_window=None, use_top_left_mask=False, softcap=None, deterministic=None,
-                   **kwargs):  # fmt: skip
+                   s_aux=None, **kwargs):  # fmt: skip
     """As transformers' ``_flash_attention_forward``: (batch, tokens, heads, head_dim)."""
     _refuse(dropout, attention_mask)
-    return _attend(query_states, key_states, value_states, is_causal, softmax_scale, sliding_window, softcap)
+    return _attend(query_states, key_states, value_states, is_causal, softmax_scale, sliding_window, softcap, s_aux)
 
 
 def substitute_hf_flash_attn(process_group=None, heads_k_stride=1, *, save=None):
