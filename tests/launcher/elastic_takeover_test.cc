@@ -130,6 +130,27 @@ TEST_CASE("a host that is lost while there is no controller is lost to the next"
   CHECK(job.wait_until_gone());
 }
 
+TEST_CASE("half of the hosts are too few to go on from what they keep of the last decision") {
+  const HostsFolder folder;
+  Job job(command(folder,
+                  {"-np", "2", "-H", "one:1,two:1", "--min-np", "1", "--silence-timeout", "1",
+                   "--driver-timeout", "3"},
+                  {}));
+  REQUIRE(job.wait_for_output("of 2, member", 2));
+  kill(job.pid(), SIGSTOP);  // so that nobody takes over before
+  kill_controller(job);
+  kill(agent_of(job, "two"), SIGKILL);
+  kill(job.pid(), SIGCONT);
+  CHECK(job.wait() == 70);
+  INFO(job.out() << job.err());
+  CHECK(has(job.err(),
+            "too few hosts have come back to the new controller within 3 s "
+            "(--driver-timeout): 1 of 2"));
+  CHECK_FALSE(has(job.err(), kTakenOver));
+  CHECK_FALSE(has(job.out(), "epoch 2"));
+  CHECK(job.wait_until_gone());
+}
+
 TEST_CASE("a host that is found after a take-over gets in, though the script fails at first") {
   const HostsFolder folder;
   folder.hosts_are("one:1\ntwo:1\n");
