@@ -111,12 +111,19 @@ def test_queries_without_keys_have_their_sinks_alone():
     assert all(torch.isfinite(x.grad).all() for x in (*own, sinks))
 
 
-def test_arrays_of_jax():
+def test_arrays_of_jax_have_gradients_too():
     jax = pytest.importorskip("jax")
-    q, k, v, _ = inputs()
-    wanted, _ = dense(q.double(), k.double(), v.double(), causal(), torch.tensor(SINKS).double())
-    got = _whole(*(jax.numpy.asarray(x.numpy()) for x in (q, k, v)), causal=True, sinks=SINKS)
-    assert error(torch.from_numpy(np.array(got)), wanted) <= 1e-6
+    *qkv, dout = inputs()
+    whole = [x.double().requires_grad_() for x in (*qkv, torch.tensor(SINKS))]
+    dense(*whole[:3], causal(), whole[3])[0].backward(dout.double())
+
+    def product(q, k, v, sinks):
+        return (_whole(q, k, v, causal=True, sinks=sinks) * dout.numpy()).sum()
+
+    arrays = [jax.numpy.asarray(x.numpy()) for x in (*qkv, torch.tensor(SINKS))]
+    grads = jax.jit(jax.grad(product, argnums=(0, 1, 2, 3)))(*arrays)
+    for mine, theirs in zip(grads, whole):
+        assert error(torch.from_numpy(np.array(mine)), theirs.grad) <= 3e-6
 
 
 def test_wrong_sinks_are_told_what_to_do():
