@@ -37,7 +37,7 @@ Result<Config> load_config(const GetEnv& get_env);
 Result<std::vector<ConfigEntry>> describe_config(const GetEnv& get_env);
 // Settings that must be equal on all ranks as "name=value" lines, for the comparison at init.
 std::string agreed_settings(const Config& config);
-// Of two such texts, what differs: "RUEDA_A=1 instead of 2, RUEDA_B=auto instead of tcp".
+// Of two such texts, what differs: "RUEDA_CHUNK_BYTES=4096 instead of 8192, RUEDA_TRANSPORT=...".
 std::string settings_that_differ(const std::string& theirs, const std::string& ours);
 
 }  // namespace rueda

@@ -135,7 +135,7 @@ class Job {
   MembershipDecider decider;
   Time now{std::chrono::seconds(1000)};
   std::vector<Action> last, all;
-  std::string version = "1.0", settings = "RUEDA_A=1\nRUEDA_B=2\n";
+  std::string version = "1.0", settings = "RUEDA_CACHE_CAPACITY=1\nRUEDA_TRANSPORT=tcp\n";
   std::vector<std::vector<uint64_t>> sets;
   std::map<MemberId, std::vector<uint64_t>> mirrors;  // that members say they have
 };

@@ -344,10 +344,11 @@ TEST_CASE("newcomers of another version, setting or layout are refused", "[membe
     CHECK(job.got<Announce>().empty());
   }
   SECTION("setting") {
-    job.settings = "RUEDA_A=1\nRUEDA_B=3\n";  // the others have 1 and 2
+    job.settings = "RUEDA_CACHE_CAPACITY=1\nRUEDA_TRANSPORT=mpi\n";
     job.first(1);
     CHECK(answer_to(job, 1) == EpochAnswer::kRefused);
-    CHECK(job.epoch_of(1).text == "its settings are not the job's: RUEDA_B=3 instead of 2");
+    CHECK(job.epoch_of(1).text ==
+          "its settings are not the job's: RUEDA_TRANSPORT=mpi instead of tcp");
     CHECK(job.got<Announce>().empty());
   }
   SECTION("layout") {
