@@ -118,7 +118,7 @@ const ElasticFlag kElasticFlags[] = {
      "FACTOR:SECONDS as in 2.5:30, a factor above 1", read_evict_slow},
     {"--driver-timeout", "--driver-timeout", "elastic.driver_timeout", 1,
      "seconds that ranks go on over several hosts while no controller is there (60)",
-     "seconds, 0 or more", read_driver_timeout},
+     "seconds, 0 to 1000000", read_driver_timeout},
 };
 
 // Who has started us, if it is another launcher of ranks.

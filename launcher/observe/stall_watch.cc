@@ -1,5 +1,7 @@
 #include "launcher/observe/stall_watch.h"
 
+#include <algorithm>
+
 namespace rueda::launcher {
 namespace {
 
@@ -14,7 +16,13 @@ StallWatch::Due StallWatch::look(const std::vector<RankRecord>& ranks, int64_t n
   Due due;
   if (seconds_ <= 0) return due;
   std::map<std::string, Told> told;
+  // Who has ended waits no more: an elastic job may go without it until others come.
+  const auto runs = [&](Rank rank) {
+    const auto record = std::ranges::find(ranks, rank, &RankRecord::rank);
+    return record->life == RankRecord::Life::kRunning || record->life == RankRecord::Life::kSilent;
+  };
   for (const Wait& wait : find_waits(ranks)) {
+    if (std::ranges::none_of(wait.in, runs)) continue;
     const double age = wait.seconds(now_ns);
     if (age < seconds_ || wait.operation.kind == CollectiveKind::kJoin) continue;
     std::string key = std::to_string(wait.operation.process_set) + "/" + wait.operation.name;

@@ -109,7 +109,8 @@ TEST_CASE("nothing is nothing, and pieces that do not fit are refused", "[pieces
 
 TEST_CASE("a wait is explained when it is old, then each time its age has doubled", "[stalls]") {
   constexpr int64_t kSecond = 1'000'000'000;
-  const auto look = [](launcher::StallWatch* watch, int64_t now_s, int64_t since_ns) {
+  auto life = launcher::RankRecord::Life::kRunning;
+  const auto look = [&](launcher::StallWatch* watch, int64_t now_s, int64_t since_ns) {
     std::vector<launcher::RankRecord> ranks(2);
     for (int rank = 0; rank < 2; ++rank) {
       ranks[static_cast<size_t>(rank)].rank = rank;
@@ -120,6 +121,7 @@ TEST_CASE("a wait is explained when it is old, then each time its age has double
     waits.state = flight::State::kSubmitted;
     waits.submitted_ns = since_ns;
     ranks[1].flight->operations.push_back(waits);
+    ranks[1].life = life;
     return watch->look(ranks, now_s * kSecond);
   };
   launcher::StallWatch watch(10);
@@ -132,6 +134,10 @@ TEST_CASE("a wait is explained when it is old, then each time its age has double
   CHECK_FALSE(look(&watch, 121, 100 * kSecond).any);
   CHECK(look(&watch, 122, 100 * kSecond).any);
   CHECK(look(&watch, 133, 120 * kSecond).any);  // a later wait of this name
+  life = launcher::RankRecord::Life::kDead;
+  CHECK_FALSE(look(&watch, 200, 150 * kSecond).any);  // nobody's
+  life = launcher::RankRecord::Life::kSilent;
+  CHECK(look(&watch, 201, 150 * kSecond).any);
   launcher::StallWatch never(0);
   CHECK_FALSE(look(&never, 1000, 1).any);
 }

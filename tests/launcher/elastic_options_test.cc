@@ -142,7 +142,8 @@ TEST_CASE("values that an elastic job cannot have are quoted with what is expect
             "--evict-slow '1:30': expected FACTOR:SECONDS as in 2.5:30, a factor above 1"},
            {{"--evict-slow", "3"},
             "--evict-slow '3': expected FACTOR:SECONDS as in 2.5:30, a factor above 1"},
-           {{"--driver-timeout", "-1"}, "--driver-timeout '-1': expected seconds, 0 or more"},
+           {{"--driver-timeout", "-1"}, "--driver-timeout '-1': expected seconds, 0 to 1000000"},
+           {{"--driver-timeout", "inf"}, "--driver-timeout 'inf': expected seconds, 0 to 1000000"},
            {{"--host-discovery-script", ""},
             "--host-discovery-script '': expected a program, or words for a shell"},
        }) {

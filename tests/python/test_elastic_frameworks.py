@@ -215,6 +215,60 @@ end(hvd, state.step, [np.array(state.params["w"])], [np.array(params["w"])])
 """
 )
 
+# As Horovod's tensorflow2_mnist_elastic.py: the tape is distributed, and the optimizer a plain one.
+TAPE = (
+    BEGIN
+    + """
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+
+class Model:
+    def __init__(self, start=None):
+        self.keras = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        self.optimizer = tf.optimizers.SGD(0.01, momentum=0.9)
+        if start is not None:
+            self.keras.set_weights(start)
+
+    @tf.function
+    def step(self, distributed):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.keras(rows) - sums) ** 2)
+        if distributed:
+            tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, self.keras.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.keras.trainable_variables))
+
+
+hvd.init()
+tf.keras.utils.set_random_seed(os.getpid())
+model = Model()
+state = hvd.elastic.TensorFlowKerasState(model.keras, model.optimizer, step=0, epoch=0, commits=0, start=None)
+
+
+@hvd.elastic.run
+def train(state):
+    if state.start is None:
+        state.start = model.keras.get_weights()
+    while state.step < STEPS * EPOCHS:
+        may_die(state.step)
+        await_all(hvd, state)
+        model.step(True)
+        state.step += 1
+        state.commits += 1
+        state.epoch = state.step // STEPS
+        state.commit()
+
+
+train(state)
+assert state.commits == state.step
+alone = Model(state.start)
+for _ in range(STEPS * EPOCHS):
+    alone.step(False)
+end(hvd, state.step, model.keras.get_weights(), alone.keras.get_weights())
+"""
+)
+
 
 def jobs():
     """Each way to be lost once, and each framework; all others with --all."""
@@ -225,6 +279,7 @@ def jobs():
         ("jax", JAX, ("jax", "optax"), "raises", [slow]),
         ("tensorflow", TENSORFLOW, ("tensorflow",), "raises", []),
         ("tensorflow", TENSORFLOW, ("tensorflow",), "killed", [slow]),
+        ("tensorflow", TAPE, ("tensorflow",), "killed", []),
         ("jax", KERAS, ("keras", "jax"), "killed", []),
         ("jax", KERAS, ("keras", "jax"), "killed first", [slow]),
         ("tensorflow", KERAS, ("keras", "tensorflow"), "killed", [slow]),
@@ -233,7 +288,7 @@ def jobs():
         missing = [each for each in needed if importlib.util.find_spec(each) is None]
         skip = [pytest.mark.skip(f"no {missing[0]} here")] if missing else []
         env = {"HOW": how, "KERAS_BACKEND": name, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        yield pytest.param(program, env, id=f"{needed[0]}-{name}-{how.replace(' ', '-')}", marks=[*marks, *skip])
+        yield pytest.param(program, env, id=f"{needed[0]}-{name}-{'tape-' * (program is TAPE)}{how.replace(' ', '-')}", marks=[*marks, *skip])
 
 
 @pytest.mark.parametrize(("program", "env"), list(jobs()))

@@ -84,7 +84,9 @@ class KerasState(VariablesState):
         if place != self._place:
             self._place = place
             self.model.train_function = self.model.test_function = self.model.predict_function = None
-            _framework.steps_made_outside.discard(getattr(self.optimizer, "_rueda", None))
+            distributed = getattr(self.optimizer, "_rueda", None)  # a plain one, behind a tape that is distributed, has none
+            if distributed is not None:
+                _framework.steps_made_outside.discard(distributed)
 
 
 def run(func):
