@@ -35,13 +35,15 @@ def test_one_rank_is_told_what_it_would_need():
 
 
 def test_two_ranks_train_it_and_four_go_on_where_they_were(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("to be or not to be, that is the question. " * 1000)  # not the pages, which change
     folder = tmp_path / "checkpoint"
-    first, output = report_of(tmp_path, 2, *LIMIT, "--steps", "3", "--checkpoint", folder)
+    first, output = report_of(tmp_path, 2, *LIMIT, "--text", text, "--steps", "3", "--checkpoint", folder)
     assert "step    3  loss" in output and "shared with the others" in output, output
-    then, output = report_of(tmp_path, 4, *LIMIT, "--steps", "4", "--checkpoint", folder)
+    then, output = report_of(tmp_path, 4, *LIMIT, "--text", text, "--steps", "4", "--checkpoint", folder)
     assert "goes on behind step 3" in output and then["first"] == 3, output
     assert (folder / "latest").read_text() == "4" and not (folder / "3").exists()
-    whole, _ = report_of(tmp_path, 2, "--steps", "4")  # without a limit, in one go
+    whole, _ = report_of(tmp_path, 2, "--text", text, "--steps", "4")  # without a limit, in one go
     assert first["losses"] + then["losses"] == pytest.approx(whole["losses"], rel=1e-4)
     assert whole["losses"][-1] < 0.9 * whole["losses"][0], whole
 
