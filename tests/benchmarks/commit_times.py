@@ -43,7 +43,7 @@ def main():
             optimizer.zero_grad()
             model(torch.randn(16, width)).square().mean().backward()
             # What the step would wait for: the copies of the last commit.
-            waits.append(timed(state.verified))
+            waits.append(timed(state._verified))
             optimizer.step()
             state.step += 1
             hvd.barrier()
