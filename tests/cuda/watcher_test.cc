@@ -49,10 +49,8 @@ TEST_CASE("what is given to a GPU that works wakes no thread", "[watcher]") {
   watched->await(1);
   const auto begun = Clock::now();
   const int before = watched->looks();
-  for (int i = 0; i < 100'000; ++i) watcher.expect();
-  const auto looks = watched->looks() - before;
-  const std::chrono::duration<double> took = Clock::now() - begun;
-  CHECK(looks <= 2 + took.count() / 0.02);
+  while (watched->looks() < before + 5) watcher.expect();
+  CHECK(Clock::now() - begun >= std::chrono::milliseconds(4 * 20));
 }
 
 }  // namespace
