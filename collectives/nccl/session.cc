@@ -226,7 +226,7 @@ Result<cuda::EventPtr> Session::mark() {
     const std::lock_guard lock(mutex_);
     last_ = event;
   }
-  options_.watcher->expect();
+  options_.watcher->stir();
   return event;
 }
 

@@ -6,8 +6,6 @@
 namespace rueda::nccl {
 namespace {
 
-constexpr int kLooksForNothing = 50;  // a second of them
-
 std::chrono::microseconds pause_of(Watched::Need need) {
   return std::chrono::microseconds(need == Watched::Need::kAtOnce ? 50
                                    : need == Watched::Need::kFast ? 1000
@@ -43,20 +41,10 @@ void Watcher::stir() {
   changed_.notify_all();
 }
 
-void Watcher::expect() {
-  {
-    const std::lock_guard lock(mutex_);
-    expected_ = true;
-    if (!sleeps_) return;
-  }
-  changed_.notify_all();
-}
-
 void Watcher::run() {
-  int for_nothing = 0;  // looks
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    stirred_ = expected_ = false;
+    stirred_ = false;
     const auto gone = [](const std::weak_ptr<Watched>& watched) { return watched.expired(); };
     watched_.erase(std::remove_if(watched_.begin(), watched_.end(), gone), watched_.end());
     const std::vector<std::weak_ptr<Watched>> now = watched_;
@@ -67,12 +55,8 @@ void Watcher::run() {
     }
     lock.lock();
     const auto called = [this] { return stirred_ || ending_; };
-    for_nothing = need == Watched::Need::kNothing ? for_nothing + 1 : 0;
-    if (for_nothing > kLooksForNothing) {
-      sleeps_ = true;
-      changed_.wait(lock, [&] { return called() || expected_; });
-      sleeps_ = false;
-      for_nothing = 0;
+    if (need == Watched::Need::kNothing) {
+      changed_.wait(lock, called);
     } else {
       changed_.wait_for(lock, pause_of(need), called);
     }

@@ -2,10 +2,8 @@
 // coordinator never polls a device.
 //
 // Asks every 50 us while NCCL starts a group (on a thread of its own, which takes tens of them),
-// every millisecond while a communicator begins, every 20 ms while a GPU works and for a second
-// after that, and sleeps else. To wake it costs whoever does it microseconds: what is given to a
-// GPU does so after such a second alone.
-// Threads: add(), stir() and expect() from any.
+// every millisecond while a communicator begins, every 20 ms while a GPU works, and sleeps else.
+// Threads: add() and stir() from any.
 #pragma once
 
 #include <condition_variable>
@@ -35,10 +33,8 @@ class Watcher {
 
   // Until the watched one is gone. The thread begins with the first.
   void add(std::weak_ptr<Watched> watched);
-  // One of them has something under way that it had not before, and is asked at once.
+  // One of them has something under way that it had not before.
   void stir();
-  // The same, but that it is asked within 20 ms.
-  void expect();
 
  private:
   void run();
@@ -47,8 +43,6 @@ class Watcher {
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Watched>> watched_;
   bool stirred_ = false;
-  bool expected_ = false;
-  bool sleeps_ = false;  // until it is woken
   bool ending_ = false;
   std::thread thread_;
 };
