@@ -5,7 +5,7 @@ import mmap
 
 import torch
 
-from rueda.torch._moving import moved
+from rueda.torch._moving import copy
 
 LARGE = 2 << 20
 _LEAST = 2 * LARGE  # bytes; what is smaller may have no large page in it
@@ -32,5 +32,4 @@ def empty_like(tensor):
 
 def clone(tensor):
     """`torch.clone` into such memory."""
-    copy = empty_like(tensor)
-    return copy if moved(copy, tensor) else copy.copy_(tensor)
+    return copy(empty_like(tensor), tensor)

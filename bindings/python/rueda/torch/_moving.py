@@ -24,6 +24,11 @@ def moved(target, source):
     return True
 
 
+def copy(target, source):
+    """`torch.Tensor.copy_`, as plain bytes where that can be; returns ``target``."""
+    return target if moved(target, source) else target.copy_(source)
+
+
 def _is_plain(tensor):
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False

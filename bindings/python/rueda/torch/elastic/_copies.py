@@ -14,8 +14,7 @@ import warnings
 
 import torch
 
-from rueda.torch import _large_pages
-from rueda.torch._moving import moved
+from rueda.torch import _large_pages, _moving
 from rueda.torch.memory import storage_of
 from rueda.torch.elastic._streams import Streams
 
@@ -292,8 +291,7 @@ class Copies:
             raise self._error
 
     def _copy(self, i):
-        if not moved(self._buffers[i], self._live[i]):
-            self._buffers[i].copy_(self._live[i])
+        _moving.copy(self._buffers[i], self._live[i])
 
     def _copy_late(self):
         try:
